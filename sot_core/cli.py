@@ -1,0 +1,73 @@
+"""What every command line of the toolkit shares: errors that a user can mend, and outputs that are never half written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = ["UsageError", "run_main", "atomic_file", "atomic_folder"]
+
+
+class UsageError(ValueError):
+    """A mistake in the input or the command line that the user can mend.
+
+    The message has the form ``<what is wrong>: <where>; <what to do>``. Command lines print it without a traceback
+    and exit with status 2 (:func:`run_main`).
+    """
+
+
+def run_main(main: Callable[[], int | None]) -> None:
+    """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`."""
+    try:
+        sys.exit(main() or 0)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of a pipe (``| head``) has gone: not our error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; it becomes ``path`` when the block ends well and is removed when not."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes files private; outputs are ordinary files
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; it replaces ``path`` when the block ends well, else nothing changes."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
+        old = None
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+            os.replace(target, old)
+        os.replace(temporary, target)
+        if old is not None:
+            shutil.rmtree(old)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
