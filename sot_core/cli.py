@@ -1,4 +1,4 @@
-"""What every command line of the toolkit shares: errors that a user can mend, and outputs that are never half written."""
+"""What the command lines of the toolkit share: errors that a user can mend, outputs that are never half written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_main(main: Callable[[], int | None]) -> None:
     try:
         sys.exit(main() or 0)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe (``| head``) has gone: not our error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

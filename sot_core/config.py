@@ -1,0 +1,140 @@
+"""Description of a classification head in plain values, and its reading of the published dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from sot_core.covariance import CENTERS
+from sot_core.power_norm import check_power_norm
+
+__all__ = ["HeadConfig"]
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Everything that :class:`~sot_core.heads.ClassificationHead` needs to know.
+
+    Args:
+        embed_dim: Token width D (> 0).
+        num_classes: Classes K (>= 0); 0 returns the pooled features.
+        pooling: Pooling of the word tokens: ``mgcrp``, ``gcp`` or ``gap``.
+        fusion: How class token and words become logits: ``sum_fc``, ``concat``, ``aggre_all``, ``sum_loss``,
+            ``words`` or ``cls``.
+        num_heads: Heads of MGCrP (> 0).
+        q_dim: Rows of each head's matrix (> 0); the projection width of GCP.
+        k_dim: Columns of each head's matrix (> 0); None: as ``q_dim``.
+        center: Centring of the covariance: ``token``, ``sample`` or None.
+        normalization: Normalisation of MGCrP's matrices: ``svpn``, ``svpn_exact``, ``epn``, ``layer_norm``,
+            ``scale``, ``learnable_scale`` or ``none``.
+        alpha: Exponent of svPN, in (0, 1].
+        num_iters: Power iterations of svPN for each singular value (>= 1).
+        num_singular_values: Singular values svPN finds by iteration (>= 1); None: all.
+        residual_eps: 0.0, or 1e-5 for the published form of svPN.
+        gcp_iters: Newton-Schulz iterations of GCP (>= 1).
+        projection: Projection before a second-order pooling: ``linear`` or ``batch_norm_relu``.
+        proj_bias: Whether MGCrP's linear projection has a bias.
+        drop_rate: Dropout on the pooled words, fraction in [0, 1).
+        has_cls_token: Whether index 0 of the tokens is the class token; False needs ``fusion="words"``.
+        cls_pooler_dim: Width of a dense layer between the class token and its classifier, as text models have it
+            (submodules ``dense`` and ``out_proj``); None: a plain linear layer on the token (``cls_fc``).
+        cls_pooler_activation: ``tanh``, ``gelu``, ``relu`` or ``none``, after that dense layer.
+        cls_pooler_drop_rate: Dropout before and after that dense layer, fraction in [0, 1).
+
+    Raises:
+        ValueError: naming the field and the value that is out of range.
+    """
+
+    embed_dim: int
+    num_classes: int
+    pooling: str = "mgcrp"
+    fusion: str = "sum_fc"
+    num_heads: int = 4
+    q_dim: int = 24
+    k_dim: int | None = None
+    center: str | None = "token"
+    normalization: str = "svpn"
+    alpha: float = 0.5
+    num_iters: int = 1
+    num_singular_values: int | None = 1
+    residual_eps: float = 0.0
+    gcp_iters: int = 5
+    projection: str = "linear"
+    proj_bias: bool = False
+    drop_rate: float = 0.0
+    has_cls_token: bool = True
+    cls_pooler_dim: int | None = None
+    cls_pooler_activation: str = "tanh"
+    cls_pooler_drop_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        from sot_core.factory import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
+        from sot_core.projection import PROJECTIONS
+
+        for name in ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if self.num_classes < 0:
+            raise ValueError(f"num_classes must not be negative, got {self.num_classes}")
+        for name in ("drop_rate", "cls_pooler_drop_rate"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        choices: tuple[tuple[str, Iterable[str | None]], ...] = (
+            ("pooling", POOLINGS),
+            ("fusion", FUSIONS),
+            ("normalization", NORMALIZATIONS),
+            ("projection", PROJECTIONS),
+            ("cls_pooler_activation", ACTIVATIONS),
+            ("center", CENTERS),
+        )
+        for name, names in choices:
+            if getattr(self, name) not in names:
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(names)}")
+        if not self.has_cls_token and self.fusion != "words":
+            raise ValueError(f"fusion={self.fusion!r} needs a class token, but has_cls_token is False: use 'words'")
+        if self.pooling == "mgcrp" and self.normalization == "svpn":
+            check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], **defaults: Any) -> Self:
+        """Read a dictionary: the fields of this class, or the form of the published README files.
+
+        The published form is ``{type, fusion_type, args: {dim, num_heads, wr_dim, normalization: {type, alpha,
+        iterNum, svNum, regular, input_dim}}}``; ``MGCrP_q``, ``MGCrP_k`` and ``MGCrP_dp`` (one head of q x k and its
+        dropout) are read too. The dictionary is not changed, and modules in it become plain values.
+
+        Args:
+            values: The dictionary.
+            **defaults: Fields for what the dictionary does not say (``num_classes`` above all).
+
+        Raises:
+            ValueError: for an unknown key, naming the nearest valid one, or a missing ``embed_dim``/``num_classes``.
+        """
+        from sot_core.published import read_published
+
+        fields = {field.name for field in dataclasses.fields(cls)}
+        settings = {**defaults, **read_published(values, fields)}
+        for name in ("embed_dim", "num_classes"):
+            if name not in settings:
+                raise ValueError(f"{name} is missing from the head's dictionary {dict(values)!r}")
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as a plain dictionary, which :meth:`from_dict` reads."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def unknown_key(key: str, where: str, valid: Iterable[str]) -> ValueError:
+    """The error for a key nobody knows, with the nearest valid one."""
+    names = sorted(valid)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {names}"
+    return ValueError(f"Unknown key {key!r} in {where}; {hint}")

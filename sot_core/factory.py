@@ -1,0 +1,56 @@
+"""The one place where poolings, normalisations and fusions get their names.
+
+A new part is one class and one entry here; configurations, command lines and property tests then know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from sot_core.config import HeadConfig
+from sot_core.fusion import AggregateAll, ClsOnly, Concat, Fusion, SumLogits, SumLosses, WordsOnly
+from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool
+from sot_core.power_norm import ElementwisePowerNorm, LearnableScale, Scale, SingularValuePowerNorm
+
+__all__ = ["ACTIVATIONS", "FUSIONS", "NORMALIZATIONS", "POOLINGS", "create_normalization", "create_pooling"]
+
+POOLINGS: dict[str, type[MultiheadCrossCovariancePool] | type[GlobalCovariancePool] | type[GlobalAveragePool]] = {
+    "mgcrp": MultiheadCrossCovariancePool,
+    "gcp": GlobalCovariancePool,
+    "gap": GlobalAveragePool,
+}
+
+NORMALIZATIONS: dict[str, Callable[[HeadConfig, int], nn.Module]] = {
+    "svpn": lambda config, k_dim: SingularValuePowerNorm(
+        k_dim, config.alpha, config.num_singular_values, config.num_iters, config.residual_eps
+    ),
+    "svpn_exact": lambda config, k_dim: SingularValuePowerNorm(k_dim, config.alpha, exact=True),
+    "epn": lambda config, k_dim: ElementwisePowerNorm(),
+    "layer_norm": lambda config, k_dim: nn.LayerNorm(k_dim),
+    "scale": lambda config, k_dim: Scale(k_dim**-0.5),
+    "learnable_scale": lambda config, k_dim: LearnableScale(),
+    "none": lambda config, k_dim: nn.Identity(),
+}
+
+FUSIONS: dict[str, Fusion] = {
+    "sum_fc": SumLogits(),
+    "concat": Concat(),
+    "aggre_all": AggregateAll(),
+    "sum_loss": SumLosses(),
+    "words": WordsOnly(),
+    "cls": ClsOnly(),
+}
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU, "relu": nn.ReLU, "none": nn.Identity}
+
+
+def create_pooling(config: HeadConfig) -> MultiheadCrossCovariancePool | GlobalCovariancePool | GlobalAveragePool:
+    """The pooling of the word tokens that ``config`` names."""
+    return POOLINGS[config.pooling].from_config(config)
+
+
+def create_normalization(config: HeadConfig) -> nn.Module:
+    """The normalisation of MGCrP's matrices that ``config`` names."""
+    return NORMALIZATIONS[config.normalization](config, config.q_dim if config.k_dim is None else config.k_dim)

@@ -1,0 +1,269 @@
+"""Normalisations of a (cross-)covariance matrix: singular value power, element-wise power and matrix square root.
+
+References: arXiv:2104.10935, section 3.2 (svPN); arXiv:1712.01034 (iSQRT-COV).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sot_core.spectral import singular_value_power
+
+__all__ = [
+    "ElementwisePowerNorm",
+    "LearnableScale",
+    "Scale",
+    "SingularValuePowerNorm",
+    "matrix_square_root",
+    "singular_value_power_norm",
+]
+
+FLOOR = 1e-10  # below it a matrix counts as zero: bounds the gradient of s^alpha at s = 0
+UNIT_EPS = 1e-20  # inside the square root of a norm: a zero vector stays zero, with a finite gradient
+
+
+def singular_value_power_norm(
+    matrix: Tensor,
+    start_vector: Tensor,
+    alpha: float = 0.5,
+    num_singular_values: int | None = 1,
+    num_iters: int = 1,
+    residual_eps: float = 0.0,
+    exact: bool = False,
+) -> Tensor:
+    r"""Raise the singular values of a matrix to a power, the largest by power iteration (svPN).
+
+    .. math:: \sum_{i \le r} s_i^\alpha u_i v_i^T + \frac{Q - \sum_{i \le r} s_i u_i v_i^T}{s_r^{1-\alpha} + \epsilon}
+
+    With r = 1 and epsilon = 0 both terms share the factor and the result is ``matrix * s_1 ** (alpha - 1)``: that is
+    the fast path, two matrix-vector products and one scale.
+
+    Args:
+        matrix: Q, any values; a zero matrix gives 0 with a finite gradient.
+        start_vector: Start of every power iteration; its length does not matter.
+        alpha: Exponent, in (0, 1].
+        num_singular_values: r >= 1, the singular values found one after the other by deflation; None: all of them,
+            without a residual term.
+        num_iters: Power iterations for each singular value, >= 1; at least 2 when r > 1.
+        residual_eps: epsilon >= 0 of the residual term; 1e-5 is the published form. The relative difference of the
+            two on the residual is ``residual_eps / s_r ** (1 - alpha)``.
+        exact: ``U S^alpha V^T`` over all singular values by SVD instead; the iteration's options are not used.
+
+    Shape:
+        matrix (..., q, k), start_vector (k,) -> (..., q, k), in the dtype of ``matrix``; computed in float32 at least.
+
+    Raises:
+        ValueError: if a number is out of its range, the start vector does not fit, or r > 1 with one iteration: after
+            deflation the residual maps the start vector to exactly 0, so that one step would normalise rounding noise.
+
+    Reference:
+        arXiv:2104.10935, equations 4 to 6.
+    """
+    q, k = matrix.shape[-2:]
+    check_power_norm(alpha, num_singular_values, num_iters, residual_eps, exact)
+    if start_vector.shape != (k,):
+        raise ValueError(f"start_vector must be ({k},) for a matrix of {k} columns, got {tuple(start_vector.shape)}")
+    with torch.autocast(matrix.device.type, enabled=False):
+        dtype = torch.promote_types(matrix.dtype, torch.float32)
+        residual = matrix.to(dtype)
+        if exact:
+            return singular_value_power(residual, alpha).to(matrix.dtype)
+        start = start_vector.to(dtype)
+        rank = min(q, k) if num_singular_values is None else num_singular_values
+        total: Tensor | None = None
+        for i in range(rank):
+            u, s, v = _leading_triple(residual, start, num_iters)
+            if i + 1 == rank and num_singular_values is not None and residual_eps == 0.0:
+                residual = residual * s.clamp_min(FLOOR).pow(alpha - 1.0)  # last value and residual share the factor
+                break
+            rank_one = u * v
+            term = _safe_power(s, alpha) * rank_one
+            total = term if total is None else total + term
+            residual = residual - s * rank_one
+        else:
+            if num_singular_values is None:
+                residual = torch.zeros_like(residual)
+            else:
+                residual = residual / (_safe_power(s, 1.0 - alpha) + residual_eps)
+        return (residual if total is None else total + residual).to(matrix.dtype)
+
+
+def check_power_norm(
+    alpha: float, num_singular_values: int | None, num_iters: int, residual_eps: float, exact: bool = False
+) -> None:
+    """Raise ValueError if an option of :func:`singular_value_power_norm` is out of its range."""
+    if not 0.0 < alpha <= 1.0:
+        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
+    if num_iters < 1:
+        raise ValueError(f"num_iters must be at least 1, got {num_iters}")
+    if num_singular_values is not None and num_singular_values < 1:
+        raise ValueError(f"num_singular_values must be at least 1 or None, got {num_singular_values}")
+    if residual_eps < 0.0:
+        raise ValueError(f"residual_eps must not be negative, got {residual_eps}")
+    if num_singular_values != 1 and num_iters < 2 and not exact:
+        raise ValueError(
+            f"num_singular_values={num_singular_values} needs num_iters >= 2, got {num_iters}: "
+            "after deflation one step from the same start vector finds only rounding noise"
+        )
+
+
+def _leading_triple(matrix: Tensor, start: Tensor, num_iters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Power iteration: u (..., q, 1), s (..., 1, 1), v (..., 1, k).
+
+    Works on the matrix divided by its largest absolute entry (not differentiated: u and v do not depend on it), so
+    that squares neither overflow nor vanish; only the vectors are divided.
+    """
+    scale = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(FLOOR)
+    v = start.unsqueeze(0)
+    for _ in range(num_iters):
+        u = matrix @ v.mT / scale
+        u = u / (u.square().sum(dim=-2, keepdim=True) + UNIT_EPS).sqrt()
+        v = u.mT @ matrix / scale
+        s = (v.square().sum(dim=-1, keepdim=True) + UNIT_EPS).sqrt()
+        v = v / s
+    return u, s * scale, v
+
+
+def _safe_power(s: Tensor, exponent: float) -> Tensor:
+    """``s ** exponent`` for s >= 0 and exponent in [0, 1], linear below the floor: value 0, finite slope at 0."""
+    return s * s.clamp_min(FLOOR).pow(exponent - 1.0)
+
+
+class SingularValuePowerNorm(nn.Module):
+    """Singular value power normalisation with a learnable start vector; see :func:`singular_value_power_norm`.
+
+    Args:
+        k_dim: Columns k of the matrices (> 0).
+        alpha: Exponent in (0, 1].
+        num_singular_values: Singular values found by iteration, >= 1, or None for all.
+        num_iters: Power iterations for each, >= 1 (>= 2 for more than one value).
+        residual_eps: 0.0, or 1e-5 for the published form.
+        exact: By SVD over all singular values; holds no start vector.
+
+    Shape:
+        (..., q, k) -> (..., q, k).
+
+    Raises:
+        ValueError: as :func:`singular_value_power_norm`.
+    """
+
+    def __init__(
+        self,
+        k_dim: int,
+        alpha: float = 0.5,
+        num_singular_values: int | None = 1,
+        num_iters: int = 1,
+        residual_eps: float = 0.0,
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        check_power_norm(alpha, num_singular_values, num_iters, residual_eps, exact)
+        self.alpha = alpha
+        self.num_singular_values = num_singular_values
+        self.num_iters = num_iters
+        self.residual_eps = residual_eps
+        self.exact = exact
+        self.start_vector = None if exact else nn.Parameter(torch.empty(k_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the start vector from a standard normal: almost surely not orthogonal to the leading vector."""
+        if self.start_vector is not None:
+            nn.init.normal_(self.start_vector)
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        start = matrix.new_empty(matrix.shape[-1]) if self.start_vector is None else self.start_vector
+        return singular_value_power_norm(
+            matrix, start, self.alpha, self.num_singular_values, self.num_iters, self.residual_eps, self.exact
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"alpha={self.alpha}, num_singular_values={self.num_singular_values}, num_iters={self.num_iters}, "
+            f"residual_eps={self.residual_eps}, exact={self.exact}"
+        )
+
+
+class ElementwisePowerNorm(nn.Module):
+    """Signed square root of each entry, then each column to unit length (ePN).
+
+    Shape:
+        (..., q, k) -> (..., q, k), a zero matrix to 0.
+
+    Reference:
+        arXiv:2104.10935, table 5b. As in the published code the columns are normalised, not the flattened matrix.
+    """
+
+    def __init__(self, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        root = matrix.sign() * (matrix.abs() + self.eps).sqrt()
+        return root / (root.square().sum(dim=-2, keepdim=True) + UNIT_EPS).sqrt()
+
+
+class Scale(nn.Module):
+    """Multiply by a fixed factor; with ``k_dim ** -0.5`` the scaling of dot-product attention."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return matrix * self.factor
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor:g}"
+
+
+class LearnableScale(nn.Module):
+    """Multiply by one learnable factor, 1 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return matrix * self.factor
+
+
+def matrix_square_root(matrix: Tensor, num_iters: int = 5) -> Tensor:
+    r"""Square root of symmetric positive semi-definite matrices by Newton-Schulz iteration (iSQRT-COV).
+
+    ``A = S / tr S``, ``Y_0 = A``, ``Z_0 = I``; then ``M = (3 I - Z Y) / 2``, ``Y <- Y M``, ``Z <- M Z``; the result is
+    ``Y sqrt(tr S)``.
+
+    Args:
+        matrix: S, symmetric and positive semi-definite.
+        num_iters: Iterations (>= 1).
+
+    Shape:
+        (..., d, d) -> (..., d, d), in the dtype of ``matrix``; computed in float32 at least. Zero gives 0.
+
+    Raises:
+        ValueError: if the matrices are not square or ``num_iters`` is not positive.
+
+    Reference:
+        arXiv:1712.01034, equation 4. The gradient is autograd's; the published hand-written one is its transpose,
+        which is the same for a symmetric matrix.
+    """
+    d = matrix.shape[-1]
+    if matrix.shape[-2] != d:
+        raise ValueError(f"matrix must be (..., d, d), got {tuple(matrix.shape)}")
+    if num_iters < 1:
+        raise ValueError(f"num_iters must be at least 1, got {num_iters}")
+    with torch.autocast(matrix.device.type, enabled=False):
+        dtype = torch.promote_types(matrix.dtype, torch.float32)
+        y = matrix.to(dtype)
+        trace = y.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None].clamp_min(FLOOR)
+        y = y / trace
+        eye = torch.eye(d, dtype=dtype, device=matrix.device)
+        z = eye
+        for i in range(num_iters):
+            step = 1.5 * eye - 0.5 * (z @ y if i > 0 else y)
+            y = y @ step
+            if i + 1 < num_iters:
+                z = step @ z if i > 0 else step
+        return (y * trace.sqrt()).to(matrix.dtype)

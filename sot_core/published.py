@@ -1,0 +1,139 @@
+"""The published way to describe and build a head: dictionaries, ``Classifier`` and ``OnlyVisualTokensClassifier``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from sot_core.config import HeadConfig, unknown_key
+from sot_core.heads import ClassificationHead
+
+__all__ = ["Classifier", "OnlyVisualTokensClassifier", "read_published"]
+
+PUBLISHED_POOLINGS = {"MGCrP": "mgcrp", "GCP": "gcp", "GAP": "gap"}
+PUBLISHED_NORMALIZATIONS = {
+    "svPN": "svpn",
+    "ePN": "epn",
+    "LN": "layer_norm",
+    "sqrt_d": "scale",
+    "sqrt_t": "learnable_scale",
+    None: "none",
+}
+
+
+def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """Translate a head dictionary, published form or field names, to fields of `HeadConfig`."""
+    settings: dict[str, Any] = {}
+    for key in sorted(values, key=lambda key: key == "type"):  # "type" last: None and "fc" overrule "fusion_type"
+        value = values[key]
+        if key in fields:
+            settings[key] = value
+        elif key in _TOP:
+            settings.update(_TOP[key](value))
+        else:
+            raise unknown_key(key, "the head's dictionary", [*fields, *_TOP])
+    return settings
+
+
+def _read(
+    values: Mapping[str, Any], table: Mapping[str, Callable[[Any], dict[str, Any]]], where: str
+) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in table:
+            raise unknown_key(key, where, table)
+        settings.update(table[key](value))
+    return settings
+
+
+def _type(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"fusion": "cls"}
+    if value == "fc":  # a linear layer to 1280 before the classifier of the class token
+        return {"fusion": "cls", "cls_pooler_dim": 1280, "cls_pooler_activation": "none"}
+    if value not in PUBLISHED_POOLINGS:
+        raise ValueError(f"Unknown type {value!r}, expected one of {[*PUBLISHED_POOLINGS, 'fc', None]}")
+    return {"pooling": PUBLISHED_POOLINGS[value]}
+
+
+def _normalization_type(value: Any) -> dict[str, Any]:
+    if value not in PUBLISHED_NORMALIZATIONS:
+        raise ValueError(f"Unknown normalization type {value!r}, expected one of {list(PUBLISHED_NORMALIZATIONS)}")
+    return {"normalization": PUBLISHED_NORMALIZATIONS[value]}
+
+
+def _regular(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    return {"drop_rate": float(value.p if isinstance(value, nn.Dropout) else value)}
+
+
+def _args(value: Any) -> dict[str, Any]:
+    settings = _read(value or {}, _ARGS, "args")
+    if settings.get("k_dim", settings.get("q_dim")) != settings.get("q_dim"):
+        raise ValueError(f"input_dim must equal wr_dim, got {settings['k_dim']} and {settings.get('q_dim')}")
+    return settings
+
+
+def _normalization(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {"normalization": "none"}
+    return _read(value, _NORMALIZATION, "normalization")
+
+
+_NORMALIZATION: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "type": _normalization_type,
+    "alpha": lambda value: {"alpha": value},
+    "iterNum": lambda value: {"num_iters": value},
+    "svNum": lambda value: {"num_singular_values": value},
+    "regular": _regular,
+    "input_dim": lambda value: {"k_dim": value},
+}
+_ARGS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dim": lambda value: {"embed_dim": value},
+    "num_heads": lambda value: {"num_heads": value},
+    "wr_dim": lambda value: {"q_dim": value},
+    "qkv_bias": lambda value: {"proj_bias": value},
+    "normalization": _normalization,
+}
+_TOP: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "type": _type,
+    "fusion_type": lambda value: {"fusion": value},
+    "args": _args,
+    "MGCrP_q": lambda value: {"num_heads": 1, "q_dim": value},
+    "MGCrP_k": lambda value: {"num_heads": 1, "k_dim": value},
+    "MGCrP_dp": lambda value: {"drop_rate": value},
+}
+
+
+class Classifier(ClassificationHead):
+    """A head from a published dictionary, see :meth:`~sot_core.config.HeadConfig.from_dict`.
+
+    Args:
+        cfg: The dictionary; it is not changed.
+        num_classes: Classes K.
+
+    Shape:
+        tokens (B, 1 + N, D), class token first -> (B, K).
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], num_classes: int = 1000) -> None:
+        super().__init__(HeadConfig.from_dict(cfg, num_classes=num_classes))
+
+
+class OnlyVisualTokensClassifier(ClassificationHead):
+    """A head on word tokens alone from a published dictionary, whose ``fusion_type`` plays no part.
+
+    Args:
+        cfg: The dictionary; it is not changed.
+        num_classes: Classes K.
+
+    Shape:
+        tokens (B, N, D), no class token -> (B, K).
+    """
+
+    def __init__(self, cfg: Mapping[str, Any], num_classes: int = 1000) -> None:
+        words = {**cfg, "fusion_type": "words", "has_cls_token": False}
+        super().__init__(HeadConfig.from_dict(words, num_classes=num_classes))
