@@ -1,0 +1,1 @@
+"""Encoders with second-order classification heads."""

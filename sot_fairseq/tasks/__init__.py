@@ -1,0 +1,1 @@
+"""The task that fine-tunes them."""

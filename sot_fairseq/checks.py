@@ -1,0 +1,78 @@
+"""Checks before a training starts: what would otherwise show hours later, in one process only, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sot_core.cli import UsageError
+from sot_text.checkpoint_file import read_fairseq_checkpoint
+
+__all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run"]
+
+DESCRIPTION_FILES = ("input0/dict.txt", "label/dict.txt", "preprocess.json", "tokenizer")
+FAIRSEQ_METRICS = {"loss", "nll_loss", "ppl"}
+
+
+def check_run(cfg: Any) -> None:
+    """Check a run as a whole, and make the folder of its checkpoints complete for later prediction.
+
+    Args:
+        cfg: The task's options, with those of the run that it refers to.
+
+    Raises:
+        UsageError: naming what is wrong.
+    """
+    check_processes(cfg.distributed_world_size)
+    for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
+        if path and path != "checkpoint_last.pt":
+            if not os.path.isfile(path):
+                raise UsageError(f"no such checkpoint: {flag} {os.path.abspath(path)}; check the path")
+            read_fairseq_checkpoint(path)  # tells another kind of file, and a damaged one
+    if cfg.maximize_best_checkpoint_metric == (cfg.best_checkpoint_metric in FAIRSEQ_METRICS):
+        how = "leave out" if cfg.maximize_best_checkpoint_metric else "add"
+        raise UsageError(
+            f"--best-checkpoint-metric {cfg.best_checkpoint_metric} would keep the worst checkpoint; "
+            f"{how} --maximize-best-checkpoint-metric"
+        )
+    if not cfg.no_save and (cfg.distributed_rank or 0) == 0:
+        copy_data_description(Path(cfg.data), Path(cfg.save_dir))
+
+
+def check_processes(world_size: int) -> None:
+    """Refuse a run that a launcher started several times but that would train as many separate models.
+
+    fairseq reads torchrun's environment only where it sees several devices; on a CPU it trains alone in each process.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and world_size == 1:
+        raise UsageError(
+            f"{started} processes were started (WORLD_SIZE), each of which would train a model of its own; on the CPU "
+            "start each with --distributed-world-size N --distributed-rank R --distributed-init-method "
+            "tcp://127.0.0.1:PORT --distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
+        )
+
+
+def check_best_metric(name: str, metrics: set[str], criterion: str) -> None:
+    """Refuse a ``--best-checkpoint-metric`` that validation will not compute."""
+    known = metrics | FAIRSEQ_METRICS
+    if name not in known:
+        raise UsageError(
+            f"--best-checkpoint-metric {name} is not computed by --criterion {criterion}; "
+            f"give one of {', '.join(sorted(known))}"
+        )
+
+
+def copy_data_description(data: Path, save_dir: Path) -> None:
+    """Copy dictionaries, label names and tokenizer beside the checkpoints: that folder then predicts on its own."""
+    if data.resolve() == save_dir.resolve():
+        return
+    for name in DESCRIPTION_FILES:
+        source, target = data / name, save_dir / name
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)

@@ -1,0 +1,257 @@
+"""Use a fine-tuned checkpoint from Python: predict label names and probabilities, or evaluate a data set."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import FairseqDataset
+from torch import Tensor
+
+from sot_core.cli import UsageError
+from sot_fairseq.data import SentenceDataset
+from sot_fairseq.header import HEADER, DataHeader
+from sot_fairseq.tokenization import TextEncoder
+from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_text.metrics import compute_metrics
+
+__all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
+
+CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
+Sentence = str | Sequence[str]
+
+
+class Prediction(NamedTuple):
+    """What the model says of one sentence or pair.
+
+    Attributes:
+        label: Name of the most probable class; for regression the predicted number.
+        probabilities: Probability of each class by its name; empty for regression.
+    """
+
+    label: str | float
+    probabilities: dict[str, float]
+
+
+class SentencePredictor:
+    """A fine-tuned model with its task and tokenizer; made by :func:`from_pretrained`.
+
+    Args:
+        model: The model, in evaluation mode.
+        task: Its task.
+        encoder: Its tokenizer, or None where the folder has none: then only :meth:`evaluate` works.
+        head: Name of the classification head.
+        header: What the preprocessed data say of themselves, or None.
+        training_data: The folder the model was trained on.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: Any,
+        encoder: TextEncoder | None,
+        head: str,
+        header: DataHeader | None,
+        training_data: str,
+    ) -> None:
+        self.model, self.task, self.encoder, self.head, self.header = model.eval(), task, encoder, head, header
+        self.training_data = training_data
+        self.regression = bool(task.cfg.regression_target)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes in the order of the logits; empty for regression."""
+        return list(self.task.label_names)
+
+    def predict(self, sentences: Sequence[Sentence], batch_size: int = 64) -> list[Prediction]:
+        """Predict sentences, or pairs of them, in the order given.
+
+        Args:
+            sentences: Texts, or ``(first, second)`` tuples of texts, as the model was trained.
+            batch_size: Rows computed at once (> 0); rows of like length go together.
+
+        Raises:
+            UsageError: for a row that is no text, or single texts where pairs are wanted or the reverse.
+        """
+        logits = self.logits(sentences, batch_size)
+        if self.regression:
+            return [Prediction(float(row[0]), {}) for row in logits]
+        probabilities = logits.double().softmax(dim=-1)
+        names = self.labels
+        return [
+            Prediction(names[int(row.argmax())], dict(zip(names, row.tolist(), strict=True))) for row in probabilities
+        ]
+
+    def logits(self, sentences: Sequence[Sentence], batch_size: int = 64) -> Tensor:
+        """Logits of sentences or pairs.
+
+        Shape:
+            rows -> (rows, K), float32, on the CPU.
+        """
+        if not len(sentences):
+            return torch.zeros(0, self.task.cfg.num_classes)
+        return self._logits_of(self._dataset(sentences), batch_size)
+
+    def evaluate(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        split: str = "valid",
+        batch_size: int = 64,
+        metrics: Sequence[str] | None = None,
+    ) -> dict[str, float]:
+        """Metrics over a whole preprocessed split, in percent.
+
+        Args:
+            data: Folder of ``python -m sot_fairseq.preprocess``; default: the training data.
+            split: Name of the split in it.
+            batch_size: Rows computed at once (> 0).
+            metrics: Names; default: those of the task the data were made for.
+
+        Raises:
+            UsageError: if the split is absent, has no labels or other ones, or was made for another vocabulary.
+        """
+        dataset = self._task_on(data or self.training_data).load_dataset(split)
+        samples = dataset.dataset
+        if "target" not in samples.defn:
+            raise UsageError(f"split {split!r} has no labels: {data or self.training_data}; nothing to compare with")
+        logits = self._logits_of(samples.defn["net_input.src_tokens"].dataset, batch_size)
+        targets = np.array([float(samples.defn["target"][row]) for row in range(len(samples))])
+        predictions = logits[:, 0].numpy() if self.regression else logits.argmax(dim=-1).numpy()
+        names = metrics or (self.header.metrics if self.header else ("pearson",) if self.regression else ("accuracy",))
+        if not self.regression:
+            targets = targets.astype(np.int64)
+        values = compute_metrics(list(names), predictions, targets, None if self.regression else logits.shape[-1])
+        return {name: 100.0 * value for name, value in values.items()}
+
+    def _task_on(self, data: str | os.PathLike[str]) -> Any:
+        """The task on another folder, with this model's order of labels."""
+        cfg = copy.deepcopy(self.task.cfg)
+        cfg.data = os.fspath(data)
+        task = type(self.task).setup_task(cfg, from_checkpoint=True)
+        task.load_state_dict(self.task.state_dict())
+        if task.source_dictionary != self.task.source_dictionary:
+            raise UsageError(f"made for another vocabulary: {os.path.abspath(data)}; preprocess it for this encoder")
+        return task
+
+    def _dataset(self, sentences: Sequence[Sentence]) -> SentenceDataset:
+        if self.encoder is None:
+            raise UsageError(
+                f"no tokenizer beside the checkpoint: {os.path.abspath(self.task.cfg.data)}/tokenizer; "
+                "preprocess the data with python -m sot_fairseq.preprocess and train again"
+            )
+        rows = [(row,) if isinstance(row, str) else tuple(row) for row in sentences]
+        wanted = self.header.num_inputs if self.header else len(rows[0])
+        for number, row in enumerate(rows):
+            if len(row) != wanted or not all(isinstance(text, str) for text in row):
+                raise UsageError(
+                    f"expected {wanted} text(s), got {row!r}: row {number}; give what the model was trained on"
+                )
+        parts = [_Encoded(self.encoder.encode_batch([row[i] for row in rows])) for i in range(wanted)]
+        cfg = self.task.cfg
+        second = parts[1] if wanted == 2 else None
+        return SentenceDataset(
+            parts[0], second, cfg.init_token, cfg.separator_token, self.task.max_positions(), "sentences"
+        )
+
+    @torch.no_grad()
+    def _logits_of(self, tokens: FairseqDataset, batch_size: int) -> Tensor:
+        device = next(self.model.parameters()).device
+        order = np.argsort(tokens.sizes, kind="stable")
+        output: Tensor | None = None
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            batch = torch.nn.utils.rnn.pad_sequence(
+                [tokens[row] for row in rows], batch_first=True, padding_value=self.task.source_dictionary.pad()
+            )
+            logits, _ = self.model(batch.to(device), features_only=True, classification_head_name=self.head)
+            if output is None:
+                output = torch.empty(len(order), logits.shape[-1])
+            output[torch.from_numpy(rows)] = logits.float().cpu()
+        return torch.empty(0, self.task.cfg.num_classes) if output is None else output
+
+
+class _Encoded(FairseqDataset):
+    """Encoded texts in memory."""
+
+    def __init__(self, rows: Sequence[np.ndarray]) -> None:
+        super().__init__()
+        self.rows = rows
+        self.sizes = np.array([len(row) for row in rows])
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.from_numpy(self.rows[index])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def from_pretrained(
+    path: str | os.PathLike[str],
+    checkpoint_file: str | None = None,
+    head: str | None = None,
+    data: str | os.PathLike[str] | None = None,
+    device: str | torch.device = "cpu",
+) -> SentencePredictor:
+    """Load a fine-tuned checkpoint.
+
+    Args:
+        path: The ``--save-dir`` of a training, or a checkpoint file in it.
+        checkpoint_file: File in that folder; default: ``checkpoint_best.pt``, else ``checkpoint_last.pt``.
+        head: Name of the classification head; default: the one the checkpoint was trained with.
+        data: Folder with the dictionaries; default: the checkpoint's own folder, else the training data.
+        device: Where the model goes.
+
+    Raises:
+        UsageError: if a file is absent, no fairseq checkpoint, or has no such head.
+
+    Example:
+        >>> predictor = sot_fairseq.from_pretrained("out/rte/seed-1")  # doctest: +SKIP
+        >>> predictor.predict([("A cat sleeps.", "An animal rests.")])[0].label  # doctest: +SKIP
+        'entailment'
+    """
+    checkpoint = _find_checkpoint(Path(path), checkpoint_file)
+    state = read_fairseq_checkpoint(checkpoint)
+    if not state.get("cfg") or state["cfg"]["task"].get("_name") != "sentence_prediction_mgcrp":
+        raise UsageError(
+            f"no classifier of this toolkit: {checkpoint.absolute()}; give one trained with "
+            "--task sentence_prediction_mgcrp"
+        )
+    heads = sorted({key.split(".")[1] for key in state["model"] if key.startswith("classification_heads.")})
+    trained = state["cfg"]["task"]["classification_head_name"]
+    head = head or (heads[0] if len(heads) == 1 else trained)
+    if head not in heads:
+        raise UsageError(
+            f"no classification head {head!r}: {checkpoint.absolute()} has {', '.join(heads)}; name one of them"
+        )
+    folder = Path(data) if data is not None else checkpoint.parent
+    training_data = state["cfg"]["task"]["data"]
+    if data is None and not (folder / "input0" / "dict.txt").is_file():
+        folder = Path(training_data)
+    overrides = {"data": str(folder), "classification_head_name": head, "load_checkpoint_heads": False}
+    del state
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
+    tokenizer = folder / "tokenizer"
+    return SentencePredictor(
+        models[0].to(device),
+        task,
+        TextEncoder.from_folder(tokenizer) if tokenizer.is_dir() else None,
+        head,
+        DataHeader.load(folder) if (folder / HEADER).is_file() else None,
+        training_data,
+    )
+
+
+def _find_checkpoint(path: Path, checkpoint_file: str | None) -> Path:
+    if path.is_file():
+        return path
+    names = CHECKPOINTS if checkpoint_file is None else (checkpoint_file,)
+    for name in names:
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(f"no {' or '.join(names)}: {path.absolute()}; give the --save-dir of a training")

@@ -1,0 +1,48 @@
+"""Options of the task ``sentence_prediction_mgcrp``: fairseq's own, the head's, and how the run uses the backbone."""
+
+import dataclasses
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks.sentence_prediction import SentencePredictionConfig
+from omegaconf import II
+
+from sot_core.options import HEAD_OPTIONS
+
+__all__ = ["SentencePredictionMGCrPConfig", "option"]
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a fairseq dataclass with its help text."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+def _head_option_fields() -> list[tuple[str, Any, Any]]:
+    """The head's options as fields of a fairseq dataclass."""
+    fields = []
+    for head_option in HEAD_OPTIONS:
+        choices = head_option.choices
+        kind = ChoiceEnum(list(choices)) if choices else Optional[head_option.type]  # noqa: UP045
+        fields.append((head_option.name, kind, option(head_option.default, head_option.help)))
+    return fields
+
+
+@dataclasses.dataclass
+class _RunConfig(SentencePredictionConfig):
+    freeze_backbone: bool = option(False, "train the head alone; the encoder is in evaluation mode, without gradients")
+    partial_backbone: bool = option(False, "accept a checkpoint that lacks encoder tensors")
+    strict_head: bool = option(False, "a checkpoint's head of another shape is an error, not a warning")
+    # what the checks before a run need to know of it
+    save_dir: str = II("checkpoint.save_dir")
+    no_save: bool = II("checkpoint.no_save")
+    restore_file: str = II("checkpoint.restore_file")
+    finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")  # noqa: UP045
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    distributed_world_size: int = II("distributed_training.distributed_world_size")
+    distributed_rank: Optional[int] = II("distributed_training.distributed_rank")  # noqa: UP045
+
+
+SentencePredictionMGCrPConfig = dataclasses.make_dataclass(
+    "SentencePredictionMGCrPConfig", _head_option_fields(), bases=(_RunConfig,), namespace={"__module__": __name__}
+)
