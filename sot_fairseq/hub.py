@@ -121,7 +121,7 @@ class SentencePredictor:
         if "target" not in samples.defn:
             raise UsageError(f"split {split!r} has no labels: {data or self.training_data}; nothing to compare with")
         logits = self._logits_of(samples.defn["net_input.src_tokens"].dataset, batch_size)
-        targets = np.array([float(samples.defn["target"][row]) for row in range(len(samples))])
+        targets = np.array([samples.defn["target"][row] for row in range(len(samples))], dtype=np.float64).reshape(-1)
         predictions = logits[:, 0].numpy() if self.regression else logits.argmax(dim=-1).numpy()
         names = metrics or (self.header.metrics if self.header else ("pearson",) if self.regression else ("accuracy",))
         if not self.regression:

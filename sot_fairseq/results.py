@@ -1,0 +1,110 @@
+"""Dev metrics of every head and seed of a run, as ``results.json`` and as a table.
+
+``python -m sot_fairseq.results OUT_DIR [OUT_DIR ...]`` evaluates ``OUT_DIR/<head>/seed-<n>/checkpoint_best.pt`` on
+every dev split of ``OUT_DIR/data``, writes ``OUT_DIR/results.json`` and prints one table of all runs given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from sot_fairseq.header import DataHeader
+from sot_fairseq.hub import from_pretrained
+
+__all__ = ["collect", "summarize", "table"]
+
+
+def collect(out_dir: Path) -> dict[str, Any]:
+    """Evaluate every checkpoint of a run.
+
+    Args:
+        out_dir: The folder that a script of ``glue_scripts`` wrote.
+
+    Returns:
+        The content of ``results.json``: task, metric names, and for each head the metrics (percent) of each seed on
+        each dev split, named after its file, with mean, standard deviation (of a sample; None for one seed) and median.
+
+    Raises:
+        UsageError: if there is no checkpoint.
+    """
+    header = DataHeader.load(out_dir / "data")
+    splits = {name: counts for name, counts in header.splits.items() if name.startswith("valid") and counts.labelled}
+    heads: dict[str, Any] = {}
+    for folder in sorted(out_dir.glob("*/seed-*"), key=lambda path: (path.parent.name, int(path.name[5:]))):
+        predictor = from_pretrained(folder, "checkpoint_best.pt")
+        metrics = {
+            Path(counts.source).stem: predictor.evaluate(out_dir / "data", split) for split, counts in splits.items()
+        }
+        command = folder / "command.txt"
+        seed = {
+            "metrics": metrics,
+            "command": command.read_text(encoding="utf-8").strip() if command.exists() else None,
+        }
+        heads.setdefault(folder.parent.name, {"seeds": {}})["seeds"][folder.name[5:]] = seed
+    if not heads:
+        raise UsageError(
+            f"no <head>/seed-<n>/checkpoint_best.pt: {out_dir.absolute()}; run a script of glue_scripts first"
+        )
+    for head in heads.values():
+        head["summary"] = summarize([seed["metrics"] for seed in head["seeds"].values()])
+    return {"task": header.task, "metric": header.main_metric, "unit": "percent", "heads": heads}
+
+
+def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Mean, standard deviation and median over seeds of ``{split: {metric: value}}``."""
+    return {
+        split: {
+            name: {
+                "n": len(seeds),
+                "mean": statistics.fmean(values),
+                "std": statistics.stdev(values) if len(values) > 1 else None,
+                "median": statistics.median(values),
+            }
+            for name in metrics
+            for values in [[seed[split][name] for seed in seeds]]
+        }
+        for split, metrics in seeds[0].items()
+    }
+
+
+def table(runs: dict[str, dict[str, Any]]) -> str:
+    """A Markdown table of ``{run name: content of results.json}``."""
+    rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "seeds")]
+    for run, results in runs.items():
+        for head, content in results["heads"].items():
+            for split, metrics in content["summary"].items():
+                for metric, values in metrics.items():
+                    each = ", ".join(f"{seed['metrics'][split][metric]:.2f}" for seed in content["seeds"].values())
+                    std = "-" if values["std"] is None else f"{values['std']:.2f}"
+                    numbers = (str(values["n"]), f"{values['mean']:.2f}", std, f"{values['median']:.2f}", each)
+                    rows.append((run, results["task"], split, metric, head, *numbers))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, re.sub(r"[^|]", "-", lines[0]))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Collect, write and print."""
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.results", description=__doc__.split("\n")[0])
+    parser.add_argument("out_dir", nargs="+", type=Path, help="what a script of glue_scripts wrote")
+    args = parser.parse_args()
+    runs = {}
+    for out_dir in args.out_dir:
+        runs[out_dir.name] = collect(out_dir)
+        with atomic_file(out_dir / "results.json") as path:
+            path.write_text(json.dumps(runs[out_dir.name], indent=2) + "\n", encoding="utf-8")
+    print(table(runs))  # noqa: T201
+    print("\nwrote", ", ".join(str(out_dir / "results.json") for out_dir in args.out_dir))  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

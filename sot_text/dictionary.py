@@ -1,0 +1,46 @@
+"""fairseq's ``dict.txt``: one ``<token> <count>`` a line, numbered from 4 after fairseq's own special tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from sot_core.cli import UsageError
+
+__all__ = ["SPECIALS", "BOS", "PAD", "EOS", "UNK", "MASK", "read_dictionary", "write_dictionary"]
+
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+BOS, PAD, EOS, UNK = range(len(SPECIALS))
+MASK = "<mask>"  # no line of the file: the sentence_prediction task adds it after the last one
+
+
+def read_dictionary(path: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """Read the (token, count) pairs as :class:`fairseq.data.Dictionary` does; pair i has the id ``i + 4``.
+
+    Raises:
+        UsageError: If the file is absent or not UTF-8, or a line is malformed or repeats a token.
+    """
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8") as stream:
+            lines = stream.readlines()
+    except OSError as error:
+        raise UsageError(f"cannot read the dictionary ({error.strerror}): {path}; give fairseq's dict.txt") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"not UTF-8: {path}; give fairseq's dict.txt") from None
+    entries: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        token, space, count = line.rstrip().rpartition(" ")
+        if not (space and count.isdecimal()):
+            raise UsageError(f"not '<token> <count>': {path} line {number}; give fairseq's dict.txt")
+        if token in entries or token in SPECIALS:
+            raise UsageError(f"{token!r} is repeated: {path} line {number}; give fairseq's dict.txt")
+        entries[token] = int(count)
+    return list(entries.items())
+
+
+def write_dictionary(path: str | os.PathLike[str], entries: Iterable[tuple[str, int]]) -> None:
+    """Write (token, count) pairs as fairseq does."""
+    text = "".join(f"{token} {count}\n" for token, count in entries)
+    Path(path).write_text(text, encoding="utf-8", newline="\n")

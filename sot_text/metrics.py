@@ -1,0 +1,127 @@
+"""GLUE's metrics over a whole data set, by scikit-learn and scipy; all are fractions (1.0 is best), not percent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from sot_core.cli import UsageError
+
+__all__ = ["METRICS", "check_metrics", "compute_metrics"]
+
+logger = logging.getLogger(__name__)
+
+
+Metric = Callable[[np.ndarray, np.ndarray, int], float]  # predictions, targets, number of classes
+
+
+def accuracy(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Share of right predictions."""
+    return float(accuracy_score(targets, predictions))
+
+
+def f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
+    average = "binary" if num_classes <= 2 else "macro"
+    return float(f1_score(targets, predictions, average=average, zero_division=0.0))
+
+
+def mcc(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Matthews correlation coefficient; 0 if the predictions or the targets are all the same."""
+    if _constant(predictions) or _constant(targets):
+        return 0.0
+    return float(matthews_corrcoef(targets, predictions))
+
+
+def acc_and_f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Mean of accuracy and F1."""
+    return (accuracy(predictions, targets, num_classes) + f1(predictions, targets, num_classes)) / 2
+
+
+def pearson(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Pearson's correlation; 0 if the predictions or the targets are all the same."""
+    return _correlation(stats.pearsonr, predictions, targets)
+
+
+def spearman(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Spearman's rank correlation; 0 if the predictions or the targets are all the same."""
+    return _correlation(stats.spearmanr, predictions, targets)
+
+
+def pearson_and_spearman(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Mean of both correlations."""
+    return (pearson(predictions, targets, num_classes) + spearman(predictions, targets, num_classes)) / 2
+
+
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric for metric in (accuracy, f1, mcc, acc_and_f1, pearson, spearman, pearson_and_spearman)
+}
+
+
+def _correlation(function: Callable[..., Any], predictions: np.ndarray, targets: np.ndarray) -> float:
+    """Correlate in float64; 0 where it is not defined, as for a single sample or constant values."""
+    if _constant(predictions) or _constant(targets):
+        return 0.0
+    value = float(function(predictions.astype(np.float64), targets.astype(np.float64)).statistic)
+    return value if np.isfinite(value) else 0.0  # nearly constant values, whose variance is rounded to 0
+
+
+def _constant(values: np.ndarray) -> bool:
+    return bool((values == values[0]).all())
+
+
+def check_metrics(names: Iterable[str]) -> tuple[str, ...]:
+    """Give the names back if all are metrics: to be called before a run, not after its first epoch.
+
+    Raises:
+        UsageError: If one is not; the message names those there are.
+    """
+    names = tuple(names)
+    for name in names:
+        if name not in METRICS:
+            raise UsageError(f"no such metric: {name!r}; use one of {', '.join(METRICS)}")
+    return names
+
+
+def compute_metrics(
+    names: Sequence[str], predictions: ArrayLike, targets: ArrayLike, num_classes: int | None = None
+) -> dict[str, float]:
+    """Compute metrics over a whole data set.
+
+    A metric that is not defined because the predictions or the targets are all the same is 0, with a warning.
+
+    Args:
+        names: Keys of :data:`METRICS`.
+        predictions: Class indices, or numbers in regression, one for each sample.
+        targets: The truth, in the same order.
+        num_classes: Number of classes (F1 is of class 1 for two, macro for more); by default as many as occur.
+
+    Returns:
+        For each name a Python float, a fraction.
+
+    Raises:
+        UsageError: If a name is unknown.
+        ValueError: If there are no samples, the lengths differ, or a value is not finite.
+
+    Example:
+        >>> compute_metrics(["accuracy"], predictions=[0, 1, 1, 1], targets=[0, 1, 0, 1])
+        {'accuracy': 0.75}
+    """
+    names = check_metrics(names)
+    predictions, targets = np.asarray(predictions), np.asarray(targets)
+    if predictions.ndim != 1 or predictions.shape != targets.shape or not len(predictions):
+        raise ValueError(f"need one prediction and target a sample, got shapes {predictions.shape}, {targets.shape}")
+    for what, values in (("predictions", predictions), ("targets", targets)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} of {len(values)} {what} are not finite")
+        if _constant(values) and len(values) > 1:
+            logger.warning("all %d %s are %s: correlations and mcc are 0 by definition", len(values), what, values[0])
+    if num_classes is None:
+        num_classes = int(max(predictions.max(), targets.max())) + 1
+    return {name: METRICS[name](predictions, targets, num_classes) for name in names}

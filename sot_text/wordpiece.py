@@ -1,0 +1,153 @@
+"""BERT's WordPiece vocabulary: reading it, its casing, and its order in a fairseq dictionary.
+
+A fairseq dictionary starts with ``<s> <pad> </s> <unk>`` and the task adds ``<mask>`` at the end. They stand for BERT's
+``[CLS] [PAD] [SEP] [UNK]`` and ``[MASK]``; the other word pieces lie between, in the order of ``vocab.txt``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+from sot_core.cli import UsageError
+from sot_text.dictionary import MASK, SPECIALS, write_dictionary
+
+__all__ = ["WordPieceSettings", "read_settings", "read_vocab", "word_pieces", "fairseq_order", "write_dict"]
+
+LEADING = ("[CLS]", "[PAD]", "[SEP]", "[UNK]")  # BERT's names of fairseq's <s> <pad> </s> <unk>
+LAST = "[MASK]"
+CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True)
+class WordPieceSettings:
+    """How text is normalised before it is cut into word pieces; the names are those of ``tokenizer_config.json``.
+
+    Args:
+        do_lower_case: Whether text is lower-cased (an uncased vocabulary).
+        strip_accents: Whether accents are removed; None means "where text is lower-cased".
+        tokenize_chinese_chars: Whether each CJK character is a word of its own.
+    """
+
+    do_lower_case: bool
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``tokenizer_config.json`` into `folder`."""
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        (Path(folder) / CONFIG).write_text(text, encoding="utf-8")
+
+
+def read_vocab(path: str | os.PathLike[str]) -> list[str]:
+    """Read a ``vocab.txt``: one word piece a line, the line's number (from 0) is its BERT id.
+
+    Raises:
+        UsageError: If the file is absent or not UTF-8, lacks a special token, holds an entry twice, or one that fairseq
+            keeps for itself (``<s>``, ``<mask>``...).
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except OSError as error:
+        raise UsageError(f"cannot read the vocabulary ({error.strerror}): {path}; give BERT's vocab.txt") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"not UTF-8: {path}; give BERT's vocab.txt") from None
+    if not lines[-1]:
+        lines.pop()
+    vocab = [line.removesuffix("\r") for line in lines]
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(vocab, 1):
+        if piece in seen:
+            raise UsageError(f"{piece!r} is repeated: {path} lines {seen[piece]} and {number}; give BERT's vocab.txt")
+        if piece in (*SPECIALS, MASK):
+            raise UsageError(f"fairseq keeps {piece!r} for itself: {path} line {number}; rename the entry")
+        seen[piece] = number
+    missing = [name for name in (*LEADING, LAST) if name not in seen]
+    if missing:
+        raise UsageError(f"no {' '.join(missing)} in the vocabulary: {path}; give BERT's vocab.txt")
+    return vocab
+
+
+def word_pieces(vocab: Sequence[str]) -> list[str]:
+    """The entries without the five special tokens, in order: the lines of the fairseq dictionary."""
+    special = {*LEADING, LAST}
+    return [piece for piece in vocab if piece not in special]
+
+
+def fairseq_order(vocab: Sequence[str]) -> list[int]:
+    """For each row of a fairseq embedding the row of BERT's embedding it comes from.
+
+    The length is that of `vocab`: 4 specials, the word pieces, and ``<mask>``, which the fairseq task adds at load.
+
+    Example:
+        >>> fairseq_order(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"])
+        [2, 0, 3, 1, 5, 6, 4]
+    """
+    rows = {piece: row for row, piece in enumerate(vocab)}
+    return [rows[piece] for piece in (*LEADING, *word_pieces(vocab), LAST)]
+
+
+def write_dict(vocab: Sequence[str], path: str | os.PathLike[str]) -> None:
+    """Write the ``dict.txt`` of a WordPiece vocabulary; every count is 1, for the vocabulary records none."""
+    write_dictionary(path, [(piece, 1) for piece in word_pieces(vocab)])
+
+
+def read_settings(
+    vocab_file: str | os.PathLike[str], vocab: Sequence[str], lower_case: bool | None = None
+) -> WordPieceSettings:
+    """Find out how a vocabulary wants its text: the vocabulary itself decides the casing.
+
+    A vocabulary with upper-case letters (A-Z) is cased, one with lower-case letters only is not. What the command line
+    (`lower_case`) or, if it is silent, a ``tokenizer_config.json`` beside the vocabulary says must agree with that.
+    For a vocabulary without such letters they decide, and text keeps its case if neither speaks.
+
+    Raises:
+        UsageError: If they disagree: text would mostly become ``[UNK]``, or lose the case that the encoder learned.
+    """
+    vocab_file = Path(vocab_file)
+    config_file = vocab_file.parent / CONFIG
+    config = _read_config(config_file)
+    found = _lower_cased(vocab)
+    said, where = (config.get("do_lower_case"), config_file) if lower_case is None else (lower_case, "the command line")
+    if said is not None and found is not None and said != found:
+        letters = "no upper-case letter" if found else "upper-case letters"
+        raise UsageError(
+            f"{_name(said)} text is asked for with an {_name(found)} vocabulary ({letters}): {vocab_file} and {where}; "
+            f"give the encoder's own vocab.txt, or say --{_name(found)}"
+        )
+    found = said if found is None else found
+    return WordPieceSettings(
+        do_lower_case=bool(found),
+        strip_accents=config.get("strip_accents"),
+        tokenize_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )
+
+
+def _name(lower_case: bool) -> str:
+    return "uncased" if lower_case else "cased"
+
+
+def _lower_cased(vocab: Sequence[str]) -> bool | None:
+    """Whether a vocabulary is lower-cased; None if it has no Latin letter to tell by."""
+    letters = {letter for piece in vocab if not (piece.startswith("[") and piece.endswith("]")) for letter in piece}
+    if letters & set(ascii_uppercase):
+        return False
+    return True if letters & set(ascii_lowercase) else None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"not a JSON file ({error}): {path}; mend or remove it") from None
+    if not isinstance(config, dict):
+        raise UsageError(f"not a JSON object: {path}; mend or remove it")
+    return config
