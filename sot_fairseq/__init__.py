@@ -1,13 +1,14 @@
 """fairseq plug-in of the SoT toolkit: pass this folder to ``--user-dir``.
 
 Importing it registers the task and criterion ``sentence_prediction_mgcrp`` and the model ``sot_bert`` with fairseq,
-and allows ``torch.load`` to read fairseq's checkpoints safely.
+allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged values on the CPU too.
 """
 
 from sot_fairseq.quiet_import import quiet_import
 
 with quiet_import():
     from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
+    from sot_fairseq.gather import gather_on_cpu_too
     from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
     from sot_fairseq.safe_loading import allow_fairseq_checkpoints
@@ -17,4 +18,5 @@ with quiet_import():
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 
 allow_fairseq_checkpoints()
+gather_on_cpu_too()
 report_usage_errors(__path__[0])

@@ -1,0 +1,130 @@
+"""Two processes on the CPU (gloo): one model, metrics over both, checkpoints sent from the first to the second."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sot_fairseq
+from tests.sot_fairseq.conftest import command, run_train
+from tests.support import REPOSITORY
+
+pytestmark = pytest.mark.e2e
+BEST = ("--best-checkpoint-metric", "mcc", "--maximize-best-checkpoint-metric")
+
+
+def start(words, **environment):
+    program = str(Path(sys.executable).parent / "fairseq-train")
+    return subprocess.Popen(
+        [program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def run_two(data, save_dir, *words):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = [
+        start(
+            [
+                *command(data, save_dir, *words),
+                *("--distributed-world-size", "2", "--distributed-rank", str(rank), "--distributed-no-spawn"),
+                *("--distributed-init-method", f"tcp://127.0.0.1:{port}"),
+                *("--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"),
+            ]
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output[-3000:]
+    return outputs[0]
+
+
+def test_two_processes_measure_the_whole_dev_set_and_resume(data, tmp_path):
+    """23 rows in batches of 7: four batches, so the second process gets one row less than its share."""
+    words = (*BEST, "--batch-size-valid", "7", "--max-epoch", "2", "--lr", "0.01", "--dropout", "0")
+    run_two(data, tmp_path, *words, "--max-update", "3")
+    output = run_two(data, tmp_path, *words, "--max-update", "8")  # goes on from the checkpoint, sent to process 1
+    assert "Loaded checkpoint" in output
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    assert state["optimizer_history"][-1]["num_updates"] == 8
+
+    predictor = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")
+    expected = predictor.evaluate(data, metrics=["accuracy", "f1", "mcc"])
+    assert state["extra_state"]["val_loss"] == pytest.approx(expected["mcc"], abs=1e-9)
+    logged = re.findall(r"valid on 'valid' subset.*accuracy ([\d.]+) \| f1 ([\d.]+)", output)[-1]
+    assert [float(value) for value in logged] == pytest.approx([expected["accuracy"], expected["f1"]], rel=1e-5)
+
+
+def test_torchrun_on_the_cpu_is_refused_with_what_to_do(data, tmp_path):
+    process = start(command(data, tmp_path), WORLD_SIZE="2", RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    (error,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "--distributed-world-size N" in error
+    assert "Traceback" not in output
+    assert not (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_a_mistake_ends_fairseq_train_with_status_2_and_one_line(data, tmp_path):
+    process = start(command(data, tmp_path, "--restore-file", "nowhere.pt"))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert (
+        output.splitlines()[-1]
+        == f"error: no such checkpoint: --restore-file {Path('nowhere.pt').absolute()}; check the path"
+    )
+    assert "Traceback" not in output
+
+
+def test_the_path_command_prints_the_user_dir():
+    run = subprocess.run([sys.executable, "-m", "sot_fairseq.path"], capture_output=True, text=True, check=True)
+    folder = Path(run.stdout.strip())
+    assert (folder / "tasks" / "sentence_prediction_mgcrp.py").is_file()
+
+
+def test_a_plain_install_predicts_outside_the_repository(data, tmp_path):
+    """Not editable, another working directory, only the folder of the checkpoints."""
+    run_train(data, tmp_path / "run", "--max-update", "3")
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    copy = tmp_path / "source"
+    shutil.copytree(
+        REPOSITORY, copy, ignore=shutil.ignore_patterns(".git", ".venv", "out", "*.egg-info", "build", "__pycache__")
+    )
+    subprocess.run([*pip, str(copy)], check=True)
+    shutil.rmtree(copy)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    program = (
+        "import json, sys, sot_fairseq; p = sot_fairseq.from_pretrained(sys.argv[1], 'checkpoint_last.pt'); "
+        "print(json.dumps([sot_fairseq.__file__, p.predict(['the cat', 'not a dog', ''])]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "moved")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr
+    file, predictions = json.loads(run.stdout)
+    assert file.startswith(str(target))
+    expected = sot_fairseq.from_pretrained(tmp_path / "moved", "checkpoint_last.pt").predict(
+        ["the cat", "not a dog", ""]
+    )
+    for (label, probabilities), prediction in zip(predictions, expected, strict=True):
+        assert label == prediction.label
+        assert probabilities == pytest.approx(prediction.probabilities, abs=1e-6)
