@@ -10,7 +10,7 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py"
 
 TEXT = ["tokenizers>=0.15", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
 EXTRAS = {
-    "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "sentencepiece>=0.2", "sacremoses>=0.1"],
+    "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "regex>=2022.1", "sentencepiece>=0.2", "sacremoses>=0.1"],
     "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
     "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
     "viz": ["matplotlib>=3.8"],

@@ -38,7 +38,7 @@ LR=${LR:-$TASK_LR}
 BATCH_SIZE=${BATCH_SIZE:-$TASK_BATCH_SIZE}
 OUT_DIR=${OUT_DIR:-out/$(tr '[:upper:]' '[:lower:]' <<<"$TASK")}
 PYTHON=${PYTHON:-python}
-USER_DIR=$("$PYTHON" -m sot_fairseq.path)
+USER_DIR=$("$PYTHON" -c 'import importlib.util; print(importlib.util.find_spec("sot_fairseq").submodule_search_locations[0])')
 
 # Another run's results are neither mixed with this one's nor lost.
 settings="TASK=$TASK ENCODER=$ENCODER MAX_EPOCH=$MAX_EPOCH LR=$LR BATCH_SIZE=$BATCH_SIZE $*"
@@ -95,10 +95,12 @@ train() { # head seed further-words...
   printf '%q ' "${command[@]}" | sed 's/ $/\n/' >"$save_dir/command.txt"
   say "$TASK, head $head, seed $seed"
   cat "$save_dir/command.txt"
-  if ! "${command[@]}" >"$save_dir/train.log" 2>&1; then
-    tail -n 20 "$save_dir/train.log" >&2
+  local status=0
+  "${command[@]}" >"$save_dir/train.log" 2>&1 || status=$?
+  if ((status)); then
+    tail -n 3 "$save_dir/train.log" >&2
     echo "error: fairseq-train failed: $save_dir/train.log; see the lines above" >&2
-    return 1
+    return "$status"
   fi
   grep -o "epoch [0-9]* | valid on .*" "$save_dir/train.log" || true
 }

@@ -6,7 +6,9 @@ without a carriage return before it) and nowhere else: form feeds, ``U+2028`` an
 
 from __future__ import annotations
 
+import itertools
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,6 +17,8 @@ from pathlib import Path
 from sot_core.cli import UsageError
 
 __all__ = ["TsvTable", "read_tsv"]
+
+BLOCK = 2**16  # bytes split at once; with more, the garbage collector goes through the many rows again and again
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class TsvTable:
 
     path: Path
     columns: dict[str, list[str]]
-    lines: Sequence[int]
+    lines: list[int]
     skipped: list[int]
 
     def __len__(self) -> int:
@@ -65,48 +69,58 @@ def read_tsv(
             fields. The message names the file and the line.
     """
     path = Path(path)
-    lines = _decoded_lines(path)
-    first = 1
+    blocks = _line_blocks(path)
+    number = 1
+    first = next(blocks, [""])
     if header is None:
-        header = next(lines, "").split("\t")
-        first = 2
+        header = first.pop(0).split("\t")
+        number = 2
     wanted = [*columns, *(name for name in optional if name in header)]
     for name in wanted:
         if header.count(name) != 1:
             problem = "no column" if name not in header else "more than one column"
             found = ", ".join(header) if any(header) else "nothing"
             raise UsageError(f"{problem} {name!r}: {path} line 1 has {found}; name the columns in the first line")
-    pick = itemgetter(*(header.index(name) for name in wanted))
-    rows, numbers, skipped = [], [], []
-    for number, line in enumerate(lines, first):
-        fields = line.split("\t")
-        if len(fields) == len(header):
-            rows.append(pick(fields))
-            numbers.append(number)
-        elif skip_malformed:
-            skipped.append(number)
-        else:
-            raise UsageError(_wrong_count(path, number, len(fields), header))
-    if not rows:
+    table = TsvTable(path, {name: [] for name in wanted}, [], [])
+    for block in itertools.chain([first], blocks):
+        rows = [line.split("\t") for line in block]
+        numbers: Sequence[int] = range(number, number + len(rows))
+        number += len(rows)
+        if set(map(len, rows)) - {len(header)}:
+            wrong = [line for line, row in zip(numbers, rows, strict=True) if len(row) != len(header)]
+            if not skip_malformed:
+                raise UsageError(_wrong_count(path, wrong[0], len(rows[wrong[0] - numbers[0]]), header))
+            table.skipped.extend(wrong)
+            numbers = [line for line, row in zip(numbers, rows, strict=True) if len(row) == len(header)]
+            rows = [row for row in rows if len(row) == len(header)]
+        table.lines.extend(numbers)
+        for name, cells in table.columns.items():
+            cells.extend(map(itemgetter(header.index(name)), rows))
+    if not table.lines:
         raise UsageError(f"no rows: {path}; the file needs one line a sample")
-    values = list(zip(*rows, strict=True)) if len(wanted) > 1 else [rows]
-    return TsvTable(path, {name: list(cells) for name, cells in zip(wanted, values, strict=True)}, numbers, skipped)
+    return table
 
 
-def _decoded_lines(path: Path) -> Iterator[str]:
-    """Yield the lines without their ends."""
+def _line_blocks(path: Path) -> Iterator[list[str]]:
+    """Yield the lines without their ends, many at a time: decoding and splitting are fast on large strings."""
     try:
         with path.open("rb") as stream:
-            for number, raw in enumerate(stream, 1):
-                if raw.endswith(b"\n"):
-                    raw = raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+            number = 1
+            while raw := stream.read(BLOCK) + stream.readline():
+                if number == 1:
+                    raw = raw.removeprefix(BOM_UTF8)
                 try:
-                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = raw.decode("utf-8")
                 except UnicodeDecodeError as error:
+                    number += raw.count(b"\n", 0, error.start)
+                    place = error.start - raw.rfind(b"\n", 0, error.start)
                     raise UsageError(
-                        f"not UTF-8 (byte {raw[error.start]:#04x}, place {error.start + 1}): {path} line {number}; "
+                        f"not UTF-8 (byte {raw[error.start]:#04x}, place {place}): {path} line {number}; "
                         "convert the file, for instance with iconv -t utf-8"
                     ) from None
+                lines = text.removesuffix("\n").split("\n")
+                number += len(lines)
+                yield [line.removesuffix("\r") for line in lines] if "\r" in text else lines
     except OSError as error:
         raise UsageError(f"cannot read the file ({error.strerror}): {path}; check the path") from None
 

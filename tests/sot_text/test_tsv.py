@@ -1,9 +1,16 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sot_core.cli import UsageError
+from sot_text import tsv
 from sot_text.tsv import read_tsv
+
+
+@pytest.fixture(autouse=True, params=["whole", "blocks"])
+def _size_of_blocks(request, monkeypatch):
+    if request.param == "blocks":
+        monkeypatch.setattr(tsv, "BLOCK", 3)
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def test_only_line_feeds_end_a_row(write):
     assert read_tsv(write(f"text\tlabel\n{text}\t1\n"), ["text", "label"]).columns == {"text": [text], "label": ["1"]}
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_characters="\t\n", codec="utf-8")), min_size=1))
 def test_rows_are_lines(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("tsv") / "train.tsv"

@@ -1,0 +1,121 @@
+"""The scripts of glue_scripts from start to end, on files in GLUE's layout and a tiny BERT made here."""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
+from tests.support import REPOSITORY, need_shared
+
+pytestmark = pytest.mark.e2e
+
+
+def run_script(name, *words, **variables):
+    environment = {key: value for key, value in os.environ.items() if key not in ("GLUE_DIR", "ENCODER", "OUT_DIR")}
+    environment |= {"PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
+    script = REPOSITORY / "glue_scripts" / name
+    return subprocess.run(["bash", str(script), *words], capture_output=True, text=True, env=environment, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    """CoLA in its layout: no header, four columns, no newline at the end of dev."""
+    folder = tmp_path_factory.mktemp("glue dir")  # a blank in the path
+    rng = random.Random(1)
+    words = [word for word in VOCAB if word.isalpha()]
+    for name, count in (("train", 40), ("dev", 12)):
+        rows = []
+        for number in range(count):
+            text = " ".join(rng.choice(words) for _ in range(rng.randint(1, 6)))
+            rows.append(f"src\t{number % 2}\t{'' if number % 2 else '*'}\t{text}")
+        (folder / "CoLA").mkdir(exist_ok=True)
+        (folder / "CoLA" / f"{name}.tsv").write_text("\n".join(rows) + ("\n" if name == "train" else ""))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("bert"), random_bert())
+
+
+SMALL_HEAD = ("--mgcrp-heads", "2", "--mgcrp-q", "4", "--max-positions", "16")
+
+
+def test_data_to_results(glue, encoder, tmp_path):
+    out = tmp_path / "out dir"
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(out), "MAX_EPOCH": "1", "SEEDS": "1 2"}
+    run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", **settings)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    results = json.loads((out / "results.json").read_text())
+    assert (results["task"], results["metric"], results["unit"]) == ("CoLA", "mcc", "percent")
+    seeds = results["heads"]["mgcrp"]["seeds"]
+    assert list(seeds) == ["1", "2"]
+    values = [seed["metrics"]["dev"]["mcc"] for seed in seeds.values()]
+    summary = results["heads"]["mgcrp"]["summary"]["dev"]["mcc"]
+    assert summary == pytest.approx(
+        {"n": 2, "mean": statistics.fmean(values), "std": statistics.stdev(values), "median": statistics.median(values)}
+    )
+    for number, seed in seeds.items():
+        assert seed["command"].startswith("fairseq-train ")
+        assert f"--seed {number}" in seed["command"]
+        assert seed["command"] in run.stdout
+    table = [line.split() for line in run.stdout.splitlines() if line.startswith("| out dir ")]
+    assert table[0][:14] == ["|", "out", "dir", "|", "CoLA", "|", "dev", "|", "mcc", "|", "mgcrp", "|", "2", "|"]
+    assert (out / "mgcrp" / "seed-1" / "checkpoint_best.pt").exists()
+
+    again = run_script("cola.sh", "--cpu", "--seed", "9", *SMALL_HEAD, HEAD="mgcrp", **settings)
+    assert again.returncode == 2
+    assert "holds a run with other settings" in again.stderr
+    assert json.loads((out / "results.json").read_text()) == results
+
+
+@pytest.mark.parametrize(
+    "variables, words, message",
+    [
+        ({"GLUE_DIR": ""}, (), "error: GLUE_DIR is not set"),
+        ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is no head; give one or more of mgcrp, gcp, gap, cls"),
+        ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
+        ({"GLUE_DIR": "/nowhere"}, (), "error: "),
+    ],
+)
+def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variables, words, message):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path / "out")}
+    run = run_script("cola.sh", "--cpu", *words, **(settings | variables))
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_mistake_in_a_further_word_ends_with_status_2(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path / "out"), "SEEDS": "1"}
+    run = run_script("cola.sh", "--cpu", "--svpn-alpha", "3", HEAD="mgcrp", **settings)
+    assert run.returncode == 2
+    assert "alpha must be in (0, 1], got 3.0" in run.stderr
+
+
+@pytest.mark.slow
+def test_rte_with_a_scratch_encoder_on_the_real_files(tmp_path):
+    variables = {
+        "GLUE_DIR": str(need_shared("data", "glue")),
+        "GPT2_BPE_DIR": str(need_shared("data", "gpt2_bpe")),
+        "ENCODER": "scratch:1x32",
+        "HEAD": "mgcrp",
+        "MAX_EPOCH": "1",
+        "SEEDS": "1",
+        "OUT_DIR": str(tmp_path / "rte"),
+    }
+    run = run_script("rte.sh", "--cpu", *SMALL_HEAD[:-1], "64", **variables)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    results = json.loads((tmp_path / "rte" / "results.json").read_text())
+    accuracy = results["heads"]["mgcrp"]["seeds"]["1"]["metrics"]["dev"]["accuracy"]
+    assert 35 < accuracy < 65  # one epoch of a random encoder: about chance, on 277 rows
+    assert accuracy * 277 / 100 == pytest.approx(round(accuracy * 277 / 100))
+    assert "2490 rows" in run.stdout
