@@ -7,13 +7,10 @@ from sot_core.config import HeadConfig
 from sot_core.covariance import cross_covariance
 from sot_core.heads import ClassificationHead, Contributions
 from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool
-from sot_core.power_norm import (
-    ElementwisePowerNorm,
-    SingularValuePowerNorm,
-    matrix_square_root,
-    singular_value_power_norm,
-)
+from sot_core.power_norm import SingularValuePowerNorm, singular_value_power_norm
 from sot_core.published import Classifier, OnlyVisualTokensClassifier
+from sot_core.scaling import ElementwisePowerNorm
+from sot_core.square_root import matrix_square_root
 
 __version__ = "0.1.0"
 

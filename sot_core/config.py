@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Self
 
 from sot_core.covariance import CENTERS
@@ -38,6 +39,8 @@ class HeadConfig:
         projection: Projection before a second-order pooling: ``linear`` or ``batch_norm_relu``.
         proj_bias: Whether MGCrP's linear projection has a bias.
         drop_rate: Dropout on the pooled words, fraction in [0, 1).
+        recompute: Project the tokens again in MGCrP's backward pass instead of keeping the projection: less memory
+            for more time; without effect on results, under ``torch.compile`` or on ``batch_norm_relu``.
         has_cls_token: Whether index 0 of the tokens is the class token; False needs ``fusion="words"``.
         cls_pooler_dim: Width of a dense layer between the class token and its classifier, as text models have it
             (submodules ``dense`` and ``out_proj``); None: a plain linear layer on the token (``cls_fc``).
@@ -65,24 +68,38 @@ class HeadConfig:
     projection: str = "linear"
     proj_bias: bool = False
     drop_rate: float = 0.0
+    recompute: bool = False
     has_cls_token: bool = True
     cls_pooler_dim: int | None = None
     cls_pooler_activation: str = "tanh"
     cls_pooler_drop_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        from sot_core.factory import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
-        from sot_core.projection import PROJECTIONS
+        self._check_numbers()
+        self._check_names()
+        if not self.has_cls_token and self.fusion != "words":
+            raise ValueError(f"fusion={self.fusion!r} needs a class token, but has_cls_token is False: use 'words'")
+        if self.pooling == "mgcrp" and self.normalization in ("svpn", "svpn_exact"):
+            exact = self.normalization == "svpn_exact"
+            check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps, exact)
 
+    def _check_numbers(self) -> None:
         for name in ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if self.num_classes < 0:
-            raise ValueError(f"num_classes must not be negative, got {self.num_classes}")
+            if value is None and name in ("k_dim", "cls_pooler_dim"):
+                continue
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if not isinstance(self.num_classes, Integral) or self.num_classes < 0:
+            raise ValueError(f"num_classes must be an integer of at least 0, got {self.num_classes!r}")
         for name in ("drop_rate", "cls_pooler_drop_rate"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+
+    def _check_names(self) -> None:
+        from sot_core.factory import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
+        from sot_core.projection import PROJECTIONS
+
         choices: tuple[tuple[str, Iterable[str | None]], ...] = (
             ("pooling", POOLINGS),
             ("fusion", FUSIONS),
@@ -94,10 +111,6 @@ class HeadConfig:
         for name, names in choices:
             if getattr(self, name) not in names:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(names)}")
-        if not self.has_cls_token and self.fusion != "words":
-            raise ValueError(f"fusion={self.fusion!r} needs a class token, but has_cls_token is False: use 'words'")
-        if self.pooling == "mgcrp" and self.normalization == "svpn":
-            check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], **defaults: Any) -> Self:

@@ -5,10 +5,11 @@ Reference: arXiv:2104.10935, section 3.2 (multi-headed global cross-covariance p
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-__all__ = ["CENTERS", "cross_covariance", "valid_counts"]
+from sot_core.runtime import at_least_float32, no_autocast
+
+__all__ = ["CENTERS", "center_features", "cross_covariance", "valid_counts"]
 
 CENTERS = ("token", "sample", None)
 
@@ -50,30 +51,37 @@ def cross_covariance(x: Tensor, y: Tensor, padding_mask: Tensor | None = None, c
     if padding_mask is not None and padding_mask.shape != (x.shape[0], x.shape[2]):
         raise ValueError(f"padding_mask must be (B, N) = {(x.shape[0], x.shape[2])}, got {tuple(padding_mask.shape)}")
     if center not in CENTERS:
-        raise ValueError(f"Unknown center {center!r}, expected one of {CENTERS}")
+        raise ValueError(f"Unknown center {center!r}, expected one of {list(CENTERS)}")
 
-    with torch.autocast(x.device.type, enabled=False):
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        x, y = x.to(dtype), y.to(dtype)
-        if padding_mask is None:
-            pad, count = None, x.new_tensor(max(x.shape[2], 1))
-        else:
-            pad = padding_mask[:, None, :, None]
-            count = valid_counts(padding_mask).to(dtype)[:, None, None, None]
-            x, y = x.masked_fill(pad, 0.0), y.masked_fill(pad, 0.0)
-        if center == "sample":
-            x, y = (
-                _center(x, count * x.shape[-1], pad, dim=(-2, -1)),
-                _center(y, count * y.shape[-1], pad, dim=(-2, -1)),
-            )
-        elif center == "token" and y.shape[-1] <= x.shape[-1]:
-            y = _center(y, count, pad, dim=(-2,))
-        elif center == "token":
-            x = _center(x, count, pad, dim=(-2,))
-        return x.transpose(-2, -1) @ y / count
+    x_center = y_center = center
+    if center == "token" and x.shape[-1] < y.shape[-1]:
+        y_center = None
+    elif center == "token":
+        x_center = None
+    with no_autocast(x):
+        x = center_features(x, padding_mask, x_center)
+        y = center_features(y, padding_mask, y_center)
+        return x.mT @ y / _count(x, padding_mask)
 
 
-def _center(features: Tensor, count: Tensor, pad: Tensor | None, dim: tuple[int, ...]) -> Tensor:
-    """Subtract the mean over ``dim`` (``count`` entries); entries under ``pad`` are 0 before and after."""
-    centered = features - features.sum(dim=dim, keepdim=True) / count
+def center_features(features: Tensor, padding_mask: Tensor | None, center: str | None) -> Tensor:
+    """Features (B, H, N, q) in float32 at least, centred as ``center`` says, 0 at padding."""
+    features = features.to(at_least_float32(features.dtype))
+    pad = None if padding_mask is None else padding_mask[:, None, :, None]
+    if pad is not None:
+        features = features.masked_fill(pad, 0.0)
+    if center is None:
+        return features
+    if center == "token":
+        mean = features.sum(dim=-2, keepdim=True) / _count(features, padding_mask)
+    else:
+        mean = features.sum(dim=(-2, -1), keepdim=True) / (_count(features, padding_mask) * features.shape[-1])
+    centered = features - mean
     return centered if pad is None else centered.masked_fill(pad, 0.0)
+
+
+def _count(features: Tensor, padding_mask: Tensor | None) -> Tensor | int:
+    """The valid tokens of each sample, at least 1, to divide (B, H, q, k) by."""
+    if padding_mask is None:
+        return max(features.shape[2], 1)
+    return valid_counts(padding_mask).to(features.dtype)[:, None, None, None]

@@ -11,12 +11,13 @@ from torch import nn
 
 from sot_core.config import HeadConfig
 from sot_core.fusion import AggregateAll, ClsOnly, Concat, Fusion, SumLogits, SumLosses, WordsOnly
-from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool
-from sot_core.power_norm import ElementwisePowerNorm, LearnableScale, Scale, SingularValuePowerNorm
+from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool, Pooling
+from sot_core.power_norm import SingularValuePowerNorm
+from sot_core.scaling import ElementwisePowerNorm, LearnableScale, RowLayerNorm, Scale
 
 __all__ = ["ACTIVATIONS", "FUSIONS", "NORMALIZATIONS", "POOLINGS", "create_normalization", "create_pooling"]
 
-POOLINGS: dict[str, type[MultiheadCrossCovariancePool] | type[GlobalCovariancePool] | type[GlobalAveragePool]] = {
+POOLINGS: dict[str, type[Pooling]] = {
     "mgcrp": MultiheadCrossCovariancePool,
     "gcp": GlobalCovariancePool,
     "gap": GlobalAveragePool,
@@ -28,7 +29,7 @@ NORMALIZATIONS: dict[str, Callable[[HeadConfig, int], nn.Module]] = {
     ),
     "svpn_exact": lambda config, k_dim: SingularValuePowerNorm(k_dim, config.alpha, exact=True),
     "epn": lambda config, k_dim: ElementwisePowerNorm(),
-    "layer_norm": lambda config, k_dim: nn.LayerNorm(k_dim),
+    "layer_norm": lambda config, k_dim: RowLayerNorm(k_dim),
     "scale": lambda config, k_dim: Scale(k_dim**-0.5),
     "learnable_scale": lambda config, k_dim: LearnableScale(),
     "none": lambda config, k_dim: nn.Identity(),
@@ -46,7 +47,7 @@ FUSIONS: dict[str, Fusion] = {
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU, "relu": nn.ReLU, "none": nn.Identity}
 
 
-def create_pooling(config: HeadConfig) -> MultiheadCrossCovariancePool | GlobalCovariancePool | GlobalAveragePool:
+def create_pooling(config: HeadConfig) -> Pooling:
     """The pooling of the word tokens that ``config`` names."""
     return POOLINGS[config.pooling].from_config(config)
 

@@ -1,7 +1,8 @@
 """Fusions: how the class token and the pooled words become logits.
 
 A fusion holds no parameters. It says which linear layers the head gets and how they combine; the head owns them under
-the names ``cls_fc`` (or ``out_proj`` after a ``dense`` pooler) for the class token and ``word_fc`` for the words.
+the names ``cls_fc`` (or ``out_proj`` after a ``dense`` pooler) for the class token and ``word_fc`` for the words. A
+part that a fusion does not use comes with width 0.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
     from sot_core.heads import ClassificationHead
 
 __all__ = ["AggregateAll", "ClsOnly", "Concat", "Fusion", "SumLogits", "SumLosses", "WordsOnly"]
-
-Parts = tuple[Tensor | None, Tensor | None]
 
 
 class Fusion:
@@ -26,6 +26,9 @@ class Fusion:
         uses_cls: Whether the class token's own representation enters.
         uses_words: Whether the pooled tokens enter.
         pools_cls: Whether the class token is pooled together with the words.
+
+    Shape:
+        cls (B, C), words (B, P); logits and their parts (B, K).
     """
 
     uses_cls: ClassVar[bool] = True
@@ -36,22 +39,17 @@ class Fusion:
         """Names and input widths of the head's linear classifiers."""
         raise NotImplementedError
 
-    def features(self, cls: Tensor | None, words: Tensor | None) -> Tensor:
-        """The vector a head without classes returns: the words, where they are used."""
-        assert words is not None  # noqa: S101 - for the type checker
-        return words
-
-    def parts(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Parts:
-        """The class token's and the words' part of the logits, (B, K) each; None for a part that does not exist."""
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The logits."""
         raise NotImplementedError
 
-    def logits(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-        """The logits (B, K): the sum of the parts."""
-        cls_part, word_part = self.parts(head, cls, words)
-        if cls_part is None or word_part is None:
-            (part,) = [part for part in (cls_part, word_part) if part is not None]
-            return part
-        return cls_part + word_part
+    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """What the class token and what the words add to the logits."""
+        raise NotImplementedError
+
+    def features(self, cls: Tensor, words: Tensor) -> Tensor:
+        """The vector that a head without classes returns."""
+        return words
 
 
 class SumLogits(Fusion):
@@ -60,17 +58,19 @@ class SumLogits(Fusion):
     def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
         return {cls_layer: cls_dim, "word_fc": word_dim}
 
-    def parts(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Parts:
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
+        cls_part, word_part = self.parts(head, cls, words)
+        return cls_part + word_part
+
+    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         return head.classify(head.cls_layer, cls), head.classify("word_fc", words)
 
 
 class SumLosses(SumLogits):
     """Two classifiers, each with its own loss: a pair of logits in training, their sum at inference."""
 
-    def logits(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-        if not head.training:
-            return super().logits(head, cls, words)
-        return head.classify(head.cls_layer, cls), head.classify("word_fc", words)
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.parts(head, cls, words) if head.training else super().logits(head, cls, words)
 
 
 class Concat(Fusion):
@@ -79,19 +79,16 @@ class Concat(Fusion):
     def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
         return {self._layer(cls_layer): cls_dim + word_dim}
 
-    def features(self, cls: Tensor | None, words: Tensor | None) -> Tensor:
-        assert cls is not None and words is not None  # noqa: S101, PT018 - for the type checker
-        return torch.cat((cls, words), dim=-1)
-
-    def logits(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Tensor:
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
         return head.classify(self._layer(head.cls_layer), self.features(cls, words))
 
-    def parts(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Parts:
-        assert cls is not None and words is not None  # noqa: S101, PT018 - for the type checker
+    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         layer = head.get_submodule(self._layer(head.cls_layer))
-        weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
-        cls_part = torch.nn.functional.linear(cls, weight[:, : cls.shape[-1]], bias)
-        return cls_part, torch.nn.functional.linear(words, weight[:, cls.shape[-1] :])
+        for_cls, for_words = layer.get_parameter("weight").tensor_split([cls.shape[-1]], dim=-1)
+        return F.linear(cls, for_cls, layer.get_parameter("bias")), F.linear(words, for_words)
+
+    def features(self, cls: Tensor, words: Tensor) -> Tensor:
+        return torch.cat((cls, words), dim=-1)
 
     @staticmethod
     def _layer(cls_layer: str) -> str:
@@ -106,8 +103,12 @@ class WordsOnly(Fusion):
     def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
         return {"word_fc": word_dim}
 
-    def parts(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Parts:
-        return None, head.classify("word_fc", words)
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
+        return head.classify("word_fc", words)
+
+    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.logits(head, cls, words)
+        return torch.zeros_like(logits), logits
 
 
 class AggregateAll(WordsOnly):
@@ -124,9 +125,12 @@ class ClsOnly(Fusion):
     def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
         return {cls_layer: cls_dim}
 
-    def features(self, cls: Tensor | None, words: Tensor | None) -> Tensor:
-        assert cls is not None  # noqa: S101 - for the type checker
-        return cls
+    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
+        return head.classify(head.cls_layer, cls)
 
-    def parts(self, head: ClassificationHead, cls: Tensor | None, words: Tensor | None) -> Parts:
-        return head.classify(head.cls_layer, cls), None
+    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.logits(head, cls, words)
+        return logits, torch.zeros_like(logits)
+
+    def features(self, cls: Tensor, words: Tensor) -> Tensor:
+        return cls

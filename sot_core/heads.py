@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from sot_core.config import HeadConfig
@@ -50,8 +49,9 @@ class ClassificationHead(nn.Module):
         self.fusion = FUSIONS[config.fusion]
         self.cls_layer = "cls_fc" if config.cls_pooler_dim is None else "out_proj"
         cls_dim, word_dim = config.embed_dim, 0
-        wants_cls = self.fusion.uses_cls and (config.num_classes > 0 or config.fusion in ("cls", "concat"))
-        if config.cls_pooler_dim is not None and wants_cls:
+        self.needs_cls = self.fusion.uses_cls and (config.num_classes > 0 or config.fusion in ("cls", "concat"))
+        self.has_cls_pooler = self.needs_cls and config.cls_pooler_dim is not None
+        if config.cls_pooler_dim is not None and self.needs_cls:
             cls_dim = config.cls_pooler_dim
             self.dense = nn.Linear(config.embed_dim, cls_dim)
             self.cls_activation = ACTIVATIONS[config.cls_pooler_activation]()
@@ -85,33 +85,30 @@ class ClassificationHead(nn.Module):
                 f"the logits of fusion={self.config.fusion!r} with {self.config.num_classes} classes do not split "
                 "into a class token and a word part"
             )
-        cls_part, word_part = self.fusion.parts(self, *self._represent(tokens, padding_mask))
-        known = cls_part if cls_part is not None else word_part
-        assert known is not None  # noqa: S101 - for the type checker: every fusion has a part
-        zero = torch.zeros_like(known)
-        return Contributions(zero if cls_part is None else cls_part, zero if word_part is None else word_part)
+        return Contributions(*self.fusion.parts(self, *self._represent(tokens, padding_mask)))
 
-    def classify(self, layer: str, features: Tensor | None) -> Tensor:
+    def classify(self, layer: str, features: Tensor) -> Tensor:
         """Apply one of the head's linear classifiers by its name."""
         logits: Tensor = self.get_submodule(layer)(features)
         return logits
 
-    def _represent(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The class token's vector and the pooled words, each None where the fusion does not use it."""
+    def _represent(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The class token's vector and the pooled words, of width 0 where the fusion does not use them."""
         if tokens.dim() != 3 or tokens.shape[-1] != self.config.embed_dim:
             raise ValueError(f"tokens must be (B, N, {self.config.embed_dim}), got {tuple(tokens.shape)}")
         if padding_mask is not None and padding_mask.shape != tokens.shape[:2]:
             raise ValueError(
                 f"padding_mask must be (B, N) = {tuple(tokens.shape[:2])}, got {tuple(padding_mask.shape)}"
             )
-        cls = words = None
-        if self.config.has_cls_token and self.fusion.uses_cls:
+        cls = words = tokens.new_empty(tokens.shape[0], 0)
+        if self.needs_cls and self.fusion.uses_words:
+            cls, words = self.pool.split(tokens, padding_mask)
+        elif self.needs_cls:
             cls = tokens[:, 0]
-            if hasattr(self, "dense"):
-                cls = self.cls_drop(self.cls_activation(self.dense(self.cls_drop(cls))))
-        if self.fusion.uses_words:
-            if self.config.has_cls_token and not self.fusion.pools_cls:
-                tokens = tokens[:, 1:]
-                padding_mask = None if padding_mask is None else padding_mask[:, 1:]
-            words = self.drop(self.pool(tokens, padding_mask))
-        return cls, words
+        elif self.config.has_cls_token and not self.fusion.pools_cls:
+            words = self.pool(tokens[:, 1:], None if padding_mask is None else padding_mask[:, 1:])
+        else:
+            words = self.pool(tokens, padding_mask)
+        if self.has_cls_pooler:
+            cls = self.cls_drop(self.cls_activation(self.dense(self.cls_drop(cls))))
+        return cls, self.drop(words) if self.fusion.uses_words else words

@@ -1,26 +1,20 @@
-"""Normalisations of a (cross-)covariance matrix: singular value power, element-wise power and matrix square root.
+"""Singular value power normalisation (svPN) of cross-covariance matrices.
 
-References: arXiv:2104.10935, section 3.2 (svPN); arXiv:1712.01034 (iSQRT-COV).
+Reference: arXiv:2104.10935, section 3.2.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor, nn
 
+from sot_core.power_iteration import FLOOR, leading_triple, scale_by_leading_value
+from sot_core.runtime import at_least_float32, no_autocast
 from sot_core.spectral import singular_value_power
 
-__all__ = [
-    "ElementwisePowerNorm",
-    "LearnableScale",
-    "Scale",
-    "SingularValuePowerNorm",
-    "matrix_square_root",
-    "singular_value_power_norm",
-]
-
-FLOOR = 1e-10  # below it a matrix counts as zero: bounds the gradient of s^alpha at s = 0
-UNIT_EPS = 1e-20  # inside the square root of a norm: a zero vector stays zero, with a finite gradient
+__all__ = ["SingularValuePowerNorm", "check_power_norm", "singular_value_power_norm"]
 
 
 def singular_value_power_norm(
@@ -64,29 +58,24 @@ def singular_value_power_norm(
     check_power_norm(alpha, num_singular_values, num_iters, residual_eps, exact)
     if start_vector.shape != (k,):
         raise ValueError(f"start_vector must be ({k},) for a matrix of {k} columns, got {tuple(start_vector.shape)}")
-    with torch.autocast(matrix.device.type, enabled=False):
-        dtype = torch.promote_types(matrix.dtype, torch.float32)
-        residual = matrix.to(dtype)
+    with no_autocast(matrix):
+        residual = matrix.to(at_least_float32(matrix.dtype))
         if exact:
             return singular_value_power(residual, alpha).to(matrix.dtype)
-        start = start_vector.to(dtype)
+        start = start_vector.to(residual.dtype)
         rank = min(q, k) if num_singular_values is None else num_singular_values
-        total: Tensor | None = None
-        for i in range(rank):
-            u, s, v = _leading_triple(residual, start, num_iters)
-            if i + 1 == rank and num_singular_values is not None and residual_eps == 0.0:
-                residual = residual * s.clamp_min(FLOOR).pow(alpha - 1.0)  # last value and residual share the factor
-                break
+        merge = num_singular_values is not None and residual_eps == 0.0  # the last value and the residual: one factor
+        terms = []
+        for _ in range(rank - merge):
+            u, s, v = leading_triple(residual, start, num_iters)
             rank_one = u * v
-            term = _safe_power(s, alpha) * rank_one
-            total = term if total is None else total + term
+            terms.append(_safe_power(s, alpha) * rank_one)
             residual = residual - s * rank_one
-        else:
-            if num_singular_values is None:
-                residual = torch.zeros_like(residual)
-            else:
-                residual = residual / (_safe_power(s, 1.0 - alpha) + residual_eps)
-        return (residual if total is None else total + residual).to(matrix.dtype)
+        if merge:
+            terms.append(scale_by_leading_value(residual, start, alpha, num_iters))
+        elif num_singular_values is not None:
+            terms.append(residual / (_safe_power(s, 1.0 - alpha) + residual_eps))
+        return reduce(torch.add, terms).to(matrix.dtype)
 
 
 def check_power_norm(
@@ -106,23 +95,6 @@ def check_power_norm(
             f"num_singular_values={num_singular_values} needs num_iters >= 2, got {num_iters}: "
             "after deflation one step from the same start vector finds only rounding noise"
         )
-
-
-def _leading_triple(matrix: Tensor, start: Tensor, num_iters: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Power iteration: u (..., q, 1), s (..., 1, 1), v (..., 1, k).
-
-    Works on the matrix divided by its largest absolute entry (not differentiated: u and v do not depend on it), so
-    that squares neither overflow nor vanish; only the vectors are divided.
-    """
-    scale = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(FLOOR)
-    v = start.unsqueeze(0)
-    for _ in range(num_iters):
-        u = matrix @ v.mT / scale
-        u = u / (u.square().sum(dim=-2, keepdim=True) + UNIT_EPS).sqrt()
-        v = u.mT @ matrix / scale
-        s = (v.square().sum(dim=-1, keepdim=True) + UNIT_EPS).sqrt()
-        v = v / s
-    return u, s * scale, v
 
 
 def _safe_power(s: Tensor, exponent: float) -> Tensor:
@@ -183,87 +155,3 @@ class SingularValuePowerNorm(nn.Module):
             f"alpha={self.alpha}, num_singular_values={self.num_singular_values}, num_iters={self.num_iters}, "
             f"residual_eps={self.residual_eps}, exact={self.exact}"
         )
-
-
-class ElementwisePowerNorm(nn.Module):
-    """Signed square root of each entry, then each column to unit length (ePN).
-
-    Shape:
-        (..., q, k) -> (..., q, k), a zero matrix to 0.
-
-    Reference:
-        arXiv:2104.10935, table 5b. As in the published code the columns are normalised, not the flattened matrix.
-    """
-
-    def __init__(self, eps: float = 1e-8) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, matrix: Tensor) -> Tensor:
-        root = matrix.sign() * (matrix.abs() + self.eps).sqrt()
-        return root / (root.square().sum(dim=-2, keepdim=True) + UNIT_EPS).sqrt()
-
-
-class Scale(nn.Module):
-    """Multiply by a fixed factor; with ``k_dim ** -0.5`` the scaling of dot-product attention."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, matrix: Tensor) -> Tensor:
-        return matrix * self.factor
-
-    def extra_repr(self) -> str:
-        return f"factor={self.factor:g}"
-
-
-class LearnableScale(nn.Module):
-    """Multiply by one learnable factor, 1 at the start."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(()))
-
-    def forward(self, matrix: Tensor) -> Tensor:
-        return matrix * self.factor
-
-
-def matrix_square_root(matrix: Tensor, num_iters: int = 5) -> Tensor:
-    r"""Square root of symmetric positive semi-definite matrices by Newton-Schulz iteration (iSQRT-COV).
-
-    ``A = S / tr S``, ``Y_0 = A``, ``Z_0 = I``; then ``M = (3 I - Z Y) / 2``, ``Y <- Y M``, ``Z <- M Z``; the result is
-    ``Y sqrt(tr S)``.
-
-    Args:
-        matrix: S, symmetric and positive semi-definite.
-        num_iters: Iterations (>= 1).
-
-    Shape:
-        (..., d, d) -> (..., d, d), in the dtype of ``matrix``; computed in float32 at least. Zero gives 0.
-
-    Raises:
-        ValueError: if the matrices are not square or ``num_iters`` is not positive.
-
-    Reference:
-        arXiv:1712.01034, equation 4. The gradient is autograd's; the published hand-written one is its transpose,
-        which is the same for a symmetric matrix.
-    """
-    d = matrix.shape[-1]
-    if matrix.shape[-2] != d:
-        raise ValueError(f"matrix must be (..., d, d), got {tuple(matrix.shape)}")
-    if num_iters < 1:
-        raise ValueError(f"num_iters must be at least 1, got {num_iters}")
-    with torch.autocast(matrix.device.type, enabled=False):
-        dtype = torch.promote_types(matrix.dtype, torch.float32)
-        y = matrix.to(dtype)
-        trace = y.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None].clamp_min(FLOOR)
-        y = y / trace
-        eye = torch.eye(d, dtype=dtype, device=matrix.device)
-        z = eye
-        for i in range(num_iters):
-            step = 1.5 * eye - 0.5 * (z @ y if i > 0 else y)
-            y = y @ step
-            if i + 1 < num_iters:
-                z = step @ z if i > 0 else step
-        return (y * trace.sqrt()).to(matrix.dtype)

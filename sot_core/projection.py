@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from sot_core.runtime import at_least_float32
 
 __all__ = ["PROJECTIONS", "BatchNormReluProjection", "LinearProjection", "create_projection"]
 
 
 class LinearProjection(nn.Linear):
-    """A linear layer; tokens under the padding mask are projected too and ignored later."""
+    """A linear layer.
+
+    Shape:
+        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, N, out_features). What padded tokens hold
+        reaches neither the output nor a gradient.
+    """
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        return super().forward(tokens)
+        return super().forward(clear_padding(tokens, padding_mask))
 
 
 class BatchNormReluProjection(nn.Module):
     """Linear without bias, BatchNorm over all valid tokens of the batch, ReLU: the projection of the So-ViT head.
+
+    A batch of fewer than two valid tokens has no variance: in training the running statistics serve, unchanged.
 
     Shape:
         tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, N, out_features); padded positions are 0.
@@ -31,20 +41,39 @@ class BatchNormReluProjection(nn.Module):
         self.bn = nn.BatchNorm1d(out_features)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        projected: Tensor = self.linear(tokens)
-        if padding_mask is None:
-            return F.relu(self._batch_norm(projected.flatten(0, 1))).view_as(projected)
-        valid = ~padding_mask
-        output = projected.new_zeros(projected.shape)
-        output[valid] = F.relu(self._batch_norm(projected[valid])).to(output.dtype)
-        return output
-
-    def _batch_norm(self, rows: Tensor) -> Tensor:
-        if self.training and rows.shape[0] < 2:  # no variance to speak of: the running statistics serve
+        projected: Tensor = self.linear(clear_padding(tokens, padding_mask))
+        rows = projected.flatten(0, 1)
+        if self.training and padding_mask is not None:
+            normalized = self._masked_batch_norm(rows, ~padding_mask.flatten())
+        elif self.training and len(rows) < 2:
             bn = self.bn
-            return F.batch_norm(rows, bn.running_mean, bn.running_var, bn.weight, bn.bias, False, 0.0, bn.eps)
-        normalized: Tensor = self.bn(rows)
-        return normalized
+            normalized = F.batch_norm(rows, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
+        else:
+            normalized = self.bn(rows)
+        return clear_padding(F.relu(normalized).view_as(projected), padding_mask)
+
+    def _masked_batch_norm(self, rows: Tensor, valid: Tensor) -> Tensor:
+        """BatchNorm in training over the valid rows, without shapes that depend on the mask; updates the statistics."""
+        bn, values = self.bn, rows.to(at_least_float32(rows.dtype))
+        running_mean, running_var = bn.get_buffer("running_mean"), bn.get_buffer("running_var")
+        weights = valid.to(values.dtype).unsqueeze(-1)
+        count = weights.sum()
+        enough = count > 1.0
+        mean = (values * weights).sum(dim=0) / count.clamp_min(1.0)
+        var = ((values - mean).square() * weights).sum(dim=0) / count.clamp_min(1.0)
+        with torch.no_grad():
+            rate = enough.to(running_mean.dtype) * (bn.momentum or 0.0)
+            unbiased = var * (count / (count - 1.0).clamp_min(1.0))
+            running_mean.lerp_(mean.to(running_mean.dtype), rate)
+            running_var.lerp_(unbiased.to(running_var.dtype), rate)
+            bn.get_buffer("num_batches_tracked").add_(enough)
+        mean, var = torch.where(enough, mean, running_mean), torch.where(enough, var, running_var)
+        return ((values - mean) * (var + bn.eps).rsqrt() * bn.weight + bn.bias).to(rows.dtype)
+
+
+def clear_padding(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Zero at the tokens to ignore: what they hold, NaN above all, must not meet a weight or its gradient."""
+    return tokens if padding_mask is None else tokens.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
 
 PROJECTIONS: dict[str, type[LinearProjection] | type[BatchNormReluProjection]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -26,7 +27,7 @@ PUBLISHED_NORMALIZATIONS = {
 def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Translate a head dictionary, published form or field names, to fields of `HeadConfig`."""
     settings: dict[str, Any] = {}
-    for key in sorted(values, key=lambda key: key == "type"):  # "type" last: None and "fc" overrule "fusion_type"
+    for key in sorted(values, key=lambda key: _PRIORITY.get(key, 1)):
         value = values[key]
         if key in fields:
             settings[key] = value
@@ -37,9 +38,9 @@ def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[s
     return settings
 
 
-def _read(
-    values: Mapping[str, Any], table: Mapping[str, Callable[[Any], dict[str, Any]]], where: str
-) -> dict[str, Any]:
+def _read(values: Any, table: Mapping[str, Callable[[Any], dict[str, Any]]], where: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} must be a dictionary, got {values!r}")
     settings: dict[str, Any] = {}
     for key, value in values.items():
         if key not in table:
@@ -67,11 +68,14 @@ def _normalization_type(value: Any) -> dict[str, Any]:
 def _regular(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
-    return {"drop_rate": float(value.p if isinstance(value, nn.Dropout) else value)}
+    rate = value.p if isinstance(value, nn.Dropout) else value
+    if not isinstance(rate, Real):
+        raise ValueError(f"regular must be a dropout or its rate, got {value!r}")
+    return {"drop_rate": float(rate)}
 
 
 def _args(value: Any) -> dict[str, Any]:
-    settings = _read(value or {}, _ARGS, "args")
+    settings = _read({} if value is None else value, _ARGS, "args")
     if settings.get("k_dim", settings.get("q_dim")) != settings.get("q_dim"):
         raise ValueError(f"input_dim must equal wr_dim, got {settings['k_dim']} and {settings.get('q_dim')}")
     return settings
@@ -106,6 +110,7 @@ _TOP: dict[str, Callable[[Any], dict[str, Any]]] = {
     "MGCrP_k": lambda value: {"num_heads": 1, "k_dim": value},
     "MGCrP_dp": lambda value: {"drop_rate": value},
 }
+_PRIORITY = {"MGCrP_q": 0, "MGCrP_k": 0, "type": 2}  # later ones overrule: num_heads; None and "fc" the fusion_type
 
 
 class Classifier(ClassificationHead):

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sot_core.power_iteration import FLOOR
+
 __all__ = ["singular_value_power"]
 
 logger = logging.getLogger(__name__)
@@ -43,39 +45,45 @@ class _SingularValuePower(torch.autograd.Function):
     def forward(ctx: Any, matrix: Tensor, alpha: float) -> Tensor:
         finite = matrix.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
         u, s, vh = _svd(torch.where(finite, matrix, 0.0))
-        floor = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)
-        safe = torch.maximum(s, floor.clamp_min(1e-10))
-        ctx.save_for_backward(u, s, safe, vh)
+        noise = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)
+        floor = noise.clamp_min(FLOOR)
+        slope = torch.maximum(s, floor).pow(alpha - 1.0)  # f(s) / s
+        ctx.save_for_backward(u, s, vh, floor, slope)
         ctx.alpha = alpha
-        power = s * safe.pow(alpha - 1.0)
-        return torch.where(finite, (u * power[..., None, :]) @ vh, torch.nan)
+        return torch.where(finite, (u * (s * slope).unsqueeze(-2)) @ vh, torch.nan)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        u, s, safe, vh = ctx.saved_tensors
-        slope = safe.pow(ctx.alpha - 1.0)  # f(s) / s
-        inner = u.mT @ grad @ vh.mT
-        si, sj = s[..., :, None], s[..., None, :]
-        fi, fj = (s * slope)[..., :, None], (s * slope)[..., None, :]
-        plus = (fi + fj) / (si + sj).clamp_min(1e-30)
-        plus = torch.where(si + sj > 0, plus, slope[..., None, :])
-        minus = _divided_difference(safe, ctx.alpha)
-        symmetric, skew = (inner + inner.mT) / 2, (inner - inner.mT) / 2
-        core = minus * symmetric + plus * skew
-        ug, gv = u.mT @ grad, grad @ vh.mT
-        left = (gv - u @ inner) * slope[..., None, :]  # (I - U U^T) G V f(S)/S
-        right = slope[..., :, None] * (ug - inner @ vh)
-        return u @ (core @ vh + right) + left @ vh, None
+        u, s, vh, floor, slope = ctx.saved_tensors
+        left, right = u.mT @ grad, grad @ vh.mT
+        core = left @ vh.mT
+        symmetric, skew = (core + core.mT) / 2.0, (core - core.mT) / 2.0
+        inner = _difference_quotient(s, floor, ctx.alpha) * symmetric + _sum_quotient(s, slope) * skew
+        rows = slope.unsqueeze(-1) * (left - core @ vh)  # the part of the gradient outside V's rows
+        columns = (right - u @ core) * slope.unsqueeze(-2)  # and outside U's columns
+        return u @ (inner @ vh + rows) + columns @ vh, None
 
 
-def _divided_difference(s: Tensor, alpha: float) -> Tensor:
-    """``(s_i^alpha - s_j^alpha) / (s_i - s_j)`` without cancellation, ``alpha s^(alpha-1)`` at equal values."""
-    high = torch.maximum(s[..., :, None], s[..., None, :])
-    low = torch.minimum(s[..., :, None], s[..., None, :])
-    ratio = (high - low) / low  # exp(t) - 1 with t = log(high / low)
-    quotient = torch.expm1(alpha * torch.log1p(ratio)) / ratio
-    return low.pow(alpha - 1.0) * torch.where(ratio > 0, quotient, alpha)
+def _difference_quotient(s: Tensor, floor: Tensor, alpha: float) -> Tensor:
+    """``(f(s_i) - f(s_j)) / (s_i - s_j)`` without cancellation, the derivative of f where the two are equal."""
+    high = torch.maximum(s.unsqueeze(-1), s.unsqueeze(-2))
+    low = torch.minimum(s.unsqueeze(-1), s.unsqueeze(-2))
+    floor = floor.unsqueeze(-1)
+    curved_high, curved_low = torch.maximum(high, floor), torch.maximum(low, floor)
+    ratio = (curved_high - curved_low) / curved_low  # exp(t) - 1 with t = log(high / low)
+    quotient = torch.where(ratio > 0.0, torch.expm1(alpha * torch.log1p(ratio)) / ratio, alpha)
+    curved = curved_low.pow(alpha - 1.0) * quotient
+    share = (curved_high - curved_low) / (high - low)  # of the way from low to high that lies above the floor
+    share = torch.where(high > low, share, (high > floor).to(s.dtype))
+    return share * curved + (1.0 - share) * floor.pow(alpha - 1.0)
+
+
+def _sum_quotient(s: Tensor, slope: Tensor) -> Tensor:
+    """``(f(s_i) + f(s_j)) / (s_i + s_j)``, the slope of f at 0 where both are 0."""
+    power, total = s * slope, s.unsqueeze(-1) + s.unsqueeze(-2)
+    quotient = (power.unsqueeze(-1) + power.unsqueeze(-2)) / total
+    return torch.where(total > 0.0, quotient, slope.unsqueeze(-1))
 
 
 def _svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

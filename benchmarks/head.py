@@ -1,0 +1,218 @@
+"""Time and memory of the MGCrP + svPN head against its formula written out naively and against a linear head.
+
+One step is a head alone: forward, cross entropy, backward to the tokens and all parameters. float32 on the CPU; on a
+GPU bf16 tokens under bf16 autocast.
+
+- Time: median over the repetitions; the contenders take turns in each.
+- Extra memory: the peak during a step minus what was allocated before it (parameters and tokens, no gradients). On the
+  CPU the allocator's record (``torch.profiler``) is summed up, on a GPU ``torch.cuda.max_memory_allocated`` says.
+- Working memory: the same without the gradients that the step leaves behind, which every head needs alike.
+
+Run ``python -m benchmarks.head``; ``--quick`` is a smoke test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler keeps quiet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from sot_core import ClassificationHead, HeadConfig
+
+
+class Shape(NamedTuple):
+    """Batch, word tokens, token width, heads, width of q and k, classes."""
+
+    batch: int
+    tokens: int
+    dim: int
+    heads: int
+    width: int
+    classes: int
+
+
+SHAPES = (Shape(256, 196, 528, 6, 38, 1000), Shape(32, 128, 768, 4, 24, 2), Shape(16, 512, 1024, 4, 32, 2))
+QUICK_SHAPES = (Shape(4, 16, 32, 2, 6, 5),)
+MIB = 2**20
+
+
+class NaiveHead(nn.Module):
+    """The formula as it reads: every head centred on its own, U, S and V filled in, every term of the sum built."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads, self.width = shape.heads, shape.width
+        self.proj = nn.Linear(shape.dim, 2 * shape.heads * shape.width, bias=False)
+        self.start_vector = nn.Parameter(torch.randn(shape.width))
+        self.cls_fc = nn.Linear(shape.dim, shape.classes)
+        self.word_fc = nn.Linear(shape.heads * shape.width**2, shape.classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        cls, words = tokens[:, 0], tokens[:, 1:]
+        B, N, _ = words.shape
+        x, y = self.proj(words).reshape(B, N, 2, self.heads, self.width).permute(2, 0, 3, 1, 4)  # (B, H, N, width)
+        x = x - x.mean(dim=-2, keepdim=True)
+        y = y - y.mean(dim=-2, keepdim=True)
+        matrix = (x.transpose(-2, -1) @ y / N).flatten(0, 1)
+        return self.cls_fc(cls) + self.word_fc(self.svpn(matrix).reshape(B, -1))
+
+    def svpn(self, matrix: Tensor, alpha: float = 0.5, num_values: int = 1, num_iters: int = 1) -> Tensor:
+        """``U S^alpha V^T + (Q - U S V^T) / (s_r^(1 - alpha) + 1e-5)``."""
+        count, rows, columns = matrix.shape
+        all_u, all_v = matrix.new_zeros(count, rows, num_values), matrix.new_zeros(count, columns, num_values)
+        all_s = matrix.new_zeros(count, num_values, num_values)
+        residual = matrix
+        for i in range(num_values):
+            v = self.start_vector.to(matrix.dtype).expand(count, -1).unsqueeze(-1)
+            for _ in range(num_iters):
+                u = F.normalize(residual @ v, dim=1).to(matrix.dtype)
+                v = F.normalize(residual.transpose(1, 2) @ u, dim=1).to(matrix.dtype)
+            s = u.transpose(1, 2) @ residual @ v
+            residual = residual - s * (u @ v.transpose(1, 2))
+            all_u[:, :, i], all_v[:, :, i], all_s[:, i, i] = u[..., 0], v[..., 0], s[:, 0, 0].pow(alpha)
+        return all_u @ all_s @ all_v.transpose(1, 2) + residual / (s.pow(1.0 - alpha) + 1e-5)
+
+
+class Contender:
+    """A head with its tokens and labels, ready to take steps."""
+
+    def __init__(self, head: nn.Module, shape: Shape, device: torch.device, compiled: bool) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.on_gpu = device.type == "cuda"
+        tokens = torch.randn(shape.batch, 1 + shape.tokens, shape.dim, generator=generator)
+        self.tokens = tokens.to(device, torch.bfloat16 if self.on_gpu else torch.float32).requires_grad_()
+        self.labels = torch.randint(shape.classes, (shape.batch,), generator=generator).to(device)
+        self.leaves = [self.tokens, *head.parameters()]
+        self.head = torch.compile(head) if compiled else head
+
+    def step(self) -> Tensor:
+        """Forward and backward; the logits."""
+        self.clear()
+        with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.on_gpu):
+            logits: Tensor = self.head(self.tokens)
+        F.cross_entropy(logits.float(), self.labels).backward()
+        return logits.detach()
+
+    def clear(self) -> None:
+        """Drop the gradients."""
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def seconds(self) -> float:
+        """Wall time of one step, the GPU drained before and after."""
+        self.synchronize()
+        start = time.perf_counter()
+        self.step()
+        self.synchronize()
+        return time.perf_counter() - start
+
+    def extra_bytes(self) -> int:
+        """Peak memory of one step above what was allocated before it."""
+        self.clear()
+        if not self.on_gpu:
+            return self._peak_of_cpu_allocations()
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self.step()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    def gradient_bytes(self) -> int:
+        """Memory of the gradients that a step leaves behind."""
+        self.step()
+        return sum(leaf.grad.nbytes for leaf in self.leaves if leaf.grad is not None)
+
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def _peak_of_cpu_allocations(self) -> int:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
+            self.step()
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder, "trace.json")
+            recorded.export_chrome_trace(str(trace))
+            events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+        return max(accumulate(change for _, change in changes))
+
+
+def make_heads(shape: Shape) -> dict[str, nn.Module]:
+    """The heads to compare; all but the linear one have the same weights."""
+    naive = NaiveHead(shape)
+    names = {"proj.weight": "pool.proj.weight", "start_vector": "pool.norm.start_vector"}
+    weights = {names.get(key, key): value for key, value in naive.state_dict().items()}
+    heads: dict[str, nn.Module] = {"naive": naive}
+    config = HeadConfig(shape.dim, shape.classes, num_heads=shape.heads, q_dim=shape.width)
+    for name, recompute in (("sot_core", False), ("sot_core, recompute", True)):
+        heads[name] = ClassificationHead(config.replace(recompute=recompute))
+        heads[name].load_state_dict(weights)
+    return heads | {"linear on CLS": ClassificationHead(config.replace(fusion="cls"))}
+
+
+def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int) -> list[str]:
+    """Rows of the table for one shape."""
+    heads = make_heads(shape)
+    if compiled:
+        del heads["sot_core, recompute"]  # a compiler decides itself what to keep
+    contenders = {name: Contender(head.to(device), shape, device, compiled) for name, head in heads.items()}
+    logits = {name: contender.step() for name, contender in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for i in range(repetitions):
+        for name in sorted(contenders, reverse=i % 2 == 1):
+            times[name].append(contenders[name].seconds())
+    measured = {}
+    for name, contender in contenders.items():
+        extra = contender.extra_bytes() / MIB
+        measured[name] = (statistics.median(times[name]) * 1e3, extra, extra - contender.gradient_bytes() / MIB)
+    rows = []
+    for name, numbers in measured.items():
+        cells = [f"{value:.2f} ({value / base:.2f})" for value, base in zip(numbers, measured["naive"], strict=True)]
+        difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()
+        cells.append("" if name.startswith("linear") else f"{difference:.0e}")
+        rows.append(f"| {tuple(shape)} | {'compiled' if compiled else 'eager'} | {name} | {' | '.join(cells)} |")
+    return rows
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--modes", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
+    parser.add_argument("--repetitions", type=int, default=11)
+    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
+    parser.add_argument("--quick", action="store_true", help="a small shape, eager, 2 repetitions")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.quick:
+        args.modes, args.repetitions = ["eager"], 2
+    torch.manual_seed(0)
+    device = torch.device(args.device)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    print(f"torch {torch.__version__}, {where}, median of {args.repetitions}; in brackets relative to naive\n")  # noqa: T201
+    print("| (B, N, C, heads, q = k, classes) | mode | head | ms | extra MiB | working MiB | difference |")  # noqa: T201
+    print("|---|---|---|---|---|---|---|")  # noqa: T201
+    for mode in args.modes:
+        for shape in QUICK_SHAPES if args.quick else SHAPES:
+            for row in compare(shape, device, mode == "compiled", args.repetitions):
+                print(row, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Normalisations of matrices other than svPN: signed square root, layer normalisation and scales."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sot_core.power_iteration import FLOOR
+from sot_core.runtime import at_least_float32
+
+__all__ = ["ElementwisePowerNorm", "LearnableScale", "RowLayerNorm", "Scale"]
+
+
+class ElementwisePowerNorm(nn.Module):
+    """Signed square root of each entry, then each column to unit length (ePN).
+
+    Shape:
+        (..., q, k) -> (..., q, k), a zero matrix to 0.
+
+    Reference:
+        arXiv:2104.10935, table 5b. As in the published code the columns are normalised, not the flattened matrix.
+    """
+
+    def __init__(self, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        values = matrix.to(at_least_float32(matrix.dtype))
+        root = values.sign() * (values.abs() + self.eps).sqrt()
+        length = torch.linalg.vector_norm(root, dim=-2, keepdim=True).clamp_min(FLOOR)
+        normalized: Tensor = root / length
+        return normalized.to(matrix.dtype)
+
+
+class RowLayerNorm(nn.LayerNorm):
+    """Layer normalisation of each row, in the dtype of the matrix even where the module is in half precision."""
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        weight, bias = self.weight.to(matrix.dtype), self.bias.to(matrix.dtype)
+        return F.layer_norm(matrix, self.normalized_shape, weight, bias, self.eps)
+
+
+class Scale(nn.Module):
+    """Multiply by a fixed factor; with ``k_dim ** -0.5`` the scaling of dot-product attention."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return matrix * self.factor
+
+    def extra_repr(self) -> str:
+        return f"factor={self.factor:g}"
+
+
+class LearnableScale(nn.Module):
+    """Multiply by one learnable factor, 1 at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return matrix * self.factor

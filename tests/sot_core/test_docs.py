@@ -1,0 +1,61 @@
+"""docs/heads.md: its examples run, its tables list what there is."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sot_core import ClassificationHead, HeadConfig
+from sot_core.factory import FUSIONS, NORMALIZATIONS, POOLINGS
+from tests.support import REPOSITORY
+
+TEXT = (REPOSITORY / "docs" / "heads.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run():
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert names["logits"].shape == (2, 1000)
+
+
+def test_the_table_of_options_is_complete():
+    section = TEXT[TEXT.index("## Names and options") :]
+    cells = [[cell.strip(" `") for cell in line.split("|")] for line in section.splitlines() if line.startswith("| `")]
+    rows = {name: default for _, name, default, *_ in cells}
+    for field in dataclasses.fields(HeadConfig):
+        assert field.name in rows
+        assert rows[field.name] == ("" if field.default is dataclasses.MISSING else str(field.default))
+
+
+def test_every_name_is_described():
+    for name in (*POOLINGS, *NORMALIZATIONS, *FUSIONS):
+        assert f"`{name}`" in TEXT, name
+
+
+@pytest.mark.e2e
+def test_the_benchmark_prints_a_table():
+    command = [sys.executable, "-m", "benchmarks.head", "--quick", "--threads", "1", "--device", "cpu"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in run.stdout.splitlines() if line.startswith("| (4, 16")]
+    assert [row[2] for row in rows] == ["naive", "sot_core", "sot_core, recompute", "linear on CLS"]
+    for row in rows[1:3]:
+        assert float(row[-1].strip(" |")) < 1e-4  # the same logits
+
+
+def test_the_benchmarks_heads_are_those_of_the_library():
+    from benchmarks.head import Contender, Shape, make_heads
+
+    shape = Shape(3, 9, 16, 2, 5, 4)
+    steps = {}
+    for name, head in make_heads(shape).items():
+        contender = Contender(head, shape, torch.device("cpu"), compiled=False)
+        steps[name] = (contender.step(), contender.tokens.grad)
+        assert contender.extra_bytes() > contender.gradient_bytes() > 0
+    for name in ("sot_core", "sot_core, recompute"):
+        for actual, expected in zip(steps[name], steps["naive"], strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    assert isinstance(make_heads(shape)["sot_core"], ClassificationHead)

@@ -1,0 +1,151 @@
+"""The heads against the definition, written out sample by sample and head by head (float32, 1e-5)."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from sot_core import cross_covariance, singular_value_power_norm
+from tests.sot_core.cases import WORDS, all_words, assert_close, head, run
+
+
+def unit(vector):
+    return vector / vector.norm()
+
+
+def power_norm(matrix, start, alpha, num_values, num_iters, eps):
+    residual, result, rank = matrix, torch.zeros_like(matrix), num_values or min(matrix.shape)
+    for _ in range(rank):
+        v = start
+        for _ in range(num_iters):
+            u = unit(residual @ v)
+            v = unit(residual.T @ u)
+        s = u @ residual @ v
+        result = result + s**alpha * torch.outer(u, v)
+        residual = residual - s * torch.outer(u, v)
+    return result if num_values is None else result + residual / (s ** (1.0 - alpha) + eps)
+
+
+def exact_power_norm(matrix, alpha):
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ torch.diag(s**alpha) @ vh
+
+
+def normalize(matrix, config, norm):
+    if config.normalization == "svpn":
+        options = (config.alpha, config.num_singular_values, config.num_iters, config.residual_eps)
+        return power_norm(matrix, norm.start_vector, *options)
+    if config.normalization == "svpn_exact":
+        return exact_power_norm(matrix, config.alpha)
+    if config.normalization == "epn":
+        root = matrix.sign() * (matrix.abs() + 1e-8).sqrt()
+        return torch.stack([unit(root[:, j]) for j in range(root.shape[1])], dim=1)
+    if config.normalization == "layer_norm":
+        rows = [(row - row.mean()) / (row.var(unbiased=False) + 1e-5).sqrt() for row in matrix]
+        return torch.stack(rows) * norm.weight + norm.bias
+    return matrix * {"scale": 4**-0.5, "none": 1.0}.get(config.normalization, getattr(norm, "factor", None))
+
+
+def centred(values, center):
+    if center == "token":
+        return values - values.mean(dim=0)
+    return values - values.mean() if center == "sample" else values
+
+
+def project(pool, tokens, config):
+    """The projections of one sample's valid tokens, in evaluation mode."""
+    if config.projection == "linear":
+        return linear(tokens, pool.proj.weight, pool.proj.bias)
+    bn = pool.proj.bn
+    values = (linear(tokens, pool.proj.linear.weight) - bn.running_mean) / (bn.running_var + bn.eps).sqrt()
+    return (values * bn.weight + bn.bias).clamp_min(0.0)
+
+
+def pool_one(pool, tokens, config):
+    if config.pooling == "gap":
+        return tokens.mean(dim=0)
+    values = project(pool, tokens, config)
+    if config.pooling == "gcp":
+        values = centred(values, config.center)
+        covariance = values.T @ values / len(values)
+        trace, eye = covariance.trace(), torch.eye(len(covariance))
+        y, z = covariance / trace, eye
+        for _ in range(config.gcp_iters):
+            step = (3.0 * eye - z @ y) / 2.0
+            y, z = y @ step, step @ z
+        root = y * trace.sqrt()
+        return torch.cat([root[i, i:] for i in range(len(root))])
+    q, k, heads, matrices = config.q_dim, config.k_dim or config.q_dim, config.num_heads, []
+    for h in range(heads):
+        x = centred(values[:, h * q : (h + 1) * q], config.center)
+        y = centred(values[:, heads * q + h * k : heads * q + (h + 1) * k], config.center)
+        matrices.append(normalize(x.T @ y / len(tokens), config, pool.norm).flatten())
+    return torch.cat(matrices)
+
+
+def slow(module):
+    """The logits of a ``sum_fc`` head, one sample after the other."""
+
+    def forward(tokens, padding_mask):
+        rows = []
+        for sample, padding in zip(tokens, padding_mask, strict=True):
+            pooled = pool_one(module.pool, sample[1:][~padding[1:]], module.config)
+            cls_logits = linear(sample[0], module.cls_fc.weight, module.cls_fc.bias)
+            rows.append(cls_logits + linear(pooled, module.word_fc.weight, module.word_fc.bias))
+        return torch.stack(rows)
+
+    return forward
+
+
+@all_words
+def test_outputs_and_gradients(words):
+    module = head(words).eval()
+    tokens, mask = torch.randn(4, 14, 12), torch.zeros(4, 14, dtype=torch.bool)
+    mask[1, 10:], mask[2, [3, 5, 6]] = True, True
+    outputs, grad, grads = run(module, tokens, mask)
+    reference = torch.nn.Module()
+    reference.head, reference.forward = module, slow(module)
+    expected, expected_grad, expected_grads = run(reference, tokens, mask)
+    rtol = 1e-4 if WORDS[words].get("num_singular_values", 1) != 1 or "epn" in words else 1e-5
+    assert_close(outputs, expected, rtol)
+    assert_close(grad, expected_grad, rtol)
+    for name, value in grads.items():
+        assert_close(value, expected_grads[f"head.{name}"], rtol)
+
+
+@pytest.mark.parametrize("center", ["token", "sample", None])
+@pytest.mark.parametrize("widths", [(5, 4), (3, 6), (4, 4)], ids=str)
+def test_cross_covariance(widths, center):
+    x, y = (torch.randn(3, 2, 9, width, dtype=torch.float64) for width in widths)
+    mask = torch.zeros(3, 9, dtype=torch.bool)
+    mask[1, 6:], mask[2, [0, 4]] = True, True
+    expected = torch.zeros(3, 2, *widths, dtype=torch.float64)
+    for b in range(3):
+        for h in range(2):
+            valid_x, valid_y = (centred(values[b, h][~mask[b]], center) for values in (x, y))
+            expected[b, h] = valid_x.T @ valid_y / (~mask[b]).sum()
+    assert_close(cross_covariance(x, y, mask, center), expected, rtol=1e-12)
+    x, y = (values.masked_fill(mask[:, None, :, None], float("nan")) for values in (x, y))
+    assert_close(cross_covariance(x, y, mask, center), expected, rtol=1e-12)
+    assert_close(cross_covariance(x[:1], y[:1], None, center), expected[:1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)], ids=str)
+def test_more_iterations_come_closer_to_the_exact_norm(shape):
+    u, _, vh = torch.linalg.svd(torch.randn(3, *shape, dtype=torch.float64), full_matrices=False)
+    s = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5], dtype=torch.float64)[: min(shape)]
+    matrix, start = (u * s) @ vh, torch.ones(shape[1], dtype=torch.float64)
+    exact = singular_value_power_norm(matrix, start, exact=True)
+    assert_close(exact, (u * s.sqrt()) @ vh, rtol=1e-12)
+    assert_close(singular_value_power_norm(matrix, start, 0.5, None, 30), exact, rtol=1e-6)
+    normalized = [singular_value_power_norm(matrix, start, 0.5, 1, num_iters) for num_iters in (1, 2, 30)]
+    leading = [(matrix / value)[:, 0, 0] ** 2 for value in normalized]
+    assert (leading[0] < leading[1]).all()
+    assert (leading[1] < 8.0).all()  # power iteration comes from below
+    assert_close(leading[2], torch.full_like(leading[2], 8.0), rtol=1e-9)
+
+
+def test_of_a_matrix_of_rank_one_a_single_iteration_is_exact():
+    matrix = torch.randn(3, 6, 1, dtype=torch.float64) @ torch.randn(3, 1, 4, dtype=torch.float64)
+    start = torch.randn(4, dtype=torch.float64)
+    exact = singular_value_power_norm(matrix, start, exact=True)
+    assert_close(singular_value_power_norm(matrix, start), exact, rtol=1e-6)
