@@ -72,6 +72,8 @@ HEAD_OPTIONS = (
         ("token", "sample", "none"),
         none="none",
     ),
+    HeadOption("mgcrp_bias", "proj_bias", bool, "give MGCrP's projection a bias"),
+    HeadOption("mgcrp_recompute", "recompute", bool, "project again in the backward pass: less memory, more time"),
     HeadOption("svpn_alpha", "alpha", float, "exponent of svPN, in (0, 1]"),
     HeadOption("svpn_iters", "num_iters", int, "power iterations of svPN for each singular value"),
     HeadOption("svpn_values", "num_singular_values", int, "singular values that svPN finds; 0: all", none=0),
@@ -84,9 +86,12 @@ def add_head_options(parser: argparse.ArgumentParser) -> None:
     """Add the head's options to a parser, in a group of their own."""
     group = parser.add_argument_group("classification head")
     for option in HEAD_OPTIONS:
-        group.add_argument(
-            option.flag, type=option.type, choices=option.choices, default=option.default, help=option.help
-        )
+        if option.type is bool:
+            group.add_argument(option.flag, action="store_true", help=option.help)
+        else:
+            group.add_argument(
+                option.flag, type=option.type, choices=option.choices, default=option.default, help=option.help
+            )
 
 
 def head_settings(values: argparse.Namespace | Mapping[str, Any]) -> dict[str, Any]:

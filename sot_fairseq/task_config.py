@@ -21,8 +21,11 @@ def _head_option_fields() -> list[tuple[str, Any, Any]]:
     """The head's options as fields of a fairseq dataclass."""
     fields = []
     for head_option in HEAD_OPTIONS:
-        choices = head_option.choices
-        kind = ChoiceEnum(list(choices)) if choices else Optional[head_option.type]  # noqa: UP045
+        choices, kind = head_option.choices, head_option.type
+        if choices:
+            kind = ChoiceEnum(list(choices))
+        elif kind is not bool:
+            kind = Optional[kind]  # noqa: UP045
         fields.append((head_option.name, kind, option(head_option.default, head_option.help)))
     return fields
 

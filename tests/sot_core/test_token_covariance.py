@@ -148,6 +148,15 @@ def test_a_projection_of_another_kind_is_called(monkeypatch):
     assert torch.linalg.matrix_norm(weight, 2) < 1.5
 
 
+def test_a_weight_of_another_kind_is_left_to_the_linear_layer(monkeypatch):
+    class Distributed(torch.Tensor):
+        pass
+
+    pool = head().pool
+    pool.proj.weight = torch.nn.Parameter(pool.proj.weight.detach().as_subclass(Distributed))
+    assert not step_is_used(pool, monkeypatch)
+
+
 def test_both_ways_agree(monkeypatch):
     module, tokens = head().double(), torch.randn(3, 6, 12, dtype=torch.float64)
     direct = module(tokens)
