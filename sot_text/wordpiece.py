@@ -118,7 +118,7 @@ def read_settings(
     if said is not None and found is not None and said != found:
         letters = "no upper-case letter" if found else "upper-case letters"
         raise UsageError(
-            f"{_name(said)} text is asked for with an {_name(found)} vocabulary ({letters}): {vocab_file} and {where}; "
+            f"{_name(said)} text is asked for, the vocabulary is {_name(found)} ({letters}): {vocab_file} and {where}; "
             f"give the encoder's own vocab.txt, or say --{_name(found)}"
         )
     found = said if found is None else found

@@ -169,7 +169,7 @@ def test_another_vocabulary_is_refused(tmp_path, rows):
 
 def test_casing_against_the_vocabulary_is_refused(tmp_path, folder):
     write_tokenizer(folder, [piece.replace("cat", "Cat") for piece in VOCAB], lower_case=True)
-    with pytest.raises(UsageError, match=r"uncased text is asked for with an? cased vocabulary .*vocab\.txt"):
+    with pytest.raises(UsageError, match=r"uncased text is asked for, the vocabulary is cased .*vocab\.txt"):
         convert(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

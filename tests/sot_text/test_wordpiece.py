@@ -78,7 +78,7 @@ def test_the_vocabulary_decides_the_casing(tmp_path, vocab, lower_case, said, wh
         assert read_settings(path, vocab, argument) == WordPieceSettings(lower_case)
     else:
         name = "uncased" if lower_case else "cased"
-        with pytest.raises(UsageError, match=f"text is asked for with an {name} vocabulary.*vocab.txt.*say --{name}"):
+        with pytest.raises(UsageError, match=f"text is asked for, the vocabulary is {name}.*vocab.txt.*say --{name}"):
             read_settings(path, vocab, argument)
 
 
