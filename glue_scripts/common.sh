@@ -11,7 +11,7 @@
 #                  with fairseq's model.pt and dict.txt), or scratch:<layers>x<dim>, a random one  [roberta.base]
 #   HEAD           one or more of mgcrp, gcp, gap, cls; cls is the framework's own head, the baseline  [mgcrp cls]
 #   SEEDS          one training each  [1 2 3 4 5; 1 2 3 with --freeze-backbone]
-#   MAX_EPOCH      epochs  [the task's; 8 with --freeze-backbone]
+#   MAX_EPOCH      epochs  [the task's; 4 with --freeze-backbone]
 #   LR             peak learning rate  [the task's; 1e-3 with --freeze-backbone]
 #   BATCH_SIZE     sentences in an update  [the task's]
 #   OUT_DIR        everything that is written  [out/<task>]
@@ -31,7 +31,7 @@ ENCODER=${ENCODER:-roberta.base}
 HEAD=${HEAD:-mgcrp cls}
 SEEDS=${SEEDS:-${frozen:+1 2 3}}
 SEEDS=${SEEDS:-1 2 3 4 5}
-MAX_EPOCH=${MAX_EPOCH:-${frozen:+8}}
+MAX_EPOCH=${MAX_EPOCH:-${frozen:+4}}
 MAX_EPOCH=${MAX_EPOCH:-$TASK_MAX_EPOCH}
 LR=${LR:-${frozen:+1e-3}}
 LR=${LR:-$TASK_LR}
