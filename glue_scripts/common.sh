@@ -40,12 +40,30 @@ OUT_DIR=${OUT_DIR:-out/$(tr '[:upper:]' '[:lower:]' <<<"$TASK")}
 PYTHON=${PYTHON:-python}
 USER_DIR=$("$PYTHON" -c 'import importlib.util; print(importlib.util.find_spec("sot_fairseq").submodule_search_locations[0])')
 
+mistake() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+read -ra heads <<<"$HEAD"
+((${#heads[@]})) || mistake "HEAD is blank; give one or more of mgcrp, gcp, gap, cls"
+for head in "${heads[@]}"; do
+  [[ "$head" =~ ^(mgcrp|gcp|gap|cls)$ ]] || mistake "HEAD=$head is no head; give one or more of mgcrp, gcp, gap, cls"
+done
+read -ra seeds <<<"$SEEDS"
+((${#seeds[@]})) || mistake "SEEDS is blank; give one or more whole numbers"
+for seed in "${seeds[@]}"; do
+  [[ "$seed" =~ ^(0|[1-9][0-9]*)$ ]] || mistake "SEEDS=$seed is no whole number; give one or more"
+done
+for name in MAX_EPOCH BATCH_SIZE; do
+  [[ "${!name}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is no positive whole number; correct it"
+done
+
 # Another run's results are neither mixed with this one's nor lost.
 settings="TASK=$TASK ENCODER=$ENCODER MAX_EPOCH=$MAX_EPOCH LR=$LR BATCH_SIZE=$BATCH_SIZE $*"
-mkdir -p "$OUT_DIR"
-if [[ -f "$OUT_DIR/settings.txt" && "$(cat "$OUT_DIR/settings.txt")" != "$settings" ]]; then
-  echo "error: $OUT_DIR holds a run with other settings ($(cat "$OUT_DIR/settings.txt")); give another OUT_DIR" >&2
-  exit 2
+mkdir -p "$OUT_DIR" || mistake "OUT_DIR=$OUT_DIR cannot be made; give another OUT_DIR"
+if compgen -G "$OUT_DIR/*/seed-*/checkpoint_*.pt" >/dev/null && [[ "$(cat "$OUT_DIR/settings.txt")" != "$settings" ]]; then
+  mistake "$OUT_DIR holds a run with other settings ($(cat "$OUT_DIR/settings.txt")); give another OUT_DIR"
 fi
 echo "$settings" >"$OUT_DIR/settings.txt"
 
@@ -105,17 +123,10 @@ train() { # head seed further-words...
   grep -o "epoch [0-9]* | valid on .*" "$save_dir/train.log" || true
 }
 
-for head in $HEAD; do
-  case "$head" in mgcrp | gcp | gap | cls) ;; *)
-    echo "error: HEAD=$head is no head; give one or more of mgcrp, gcp, gap, cls" >&2
-    exit 2
-    ;;
-  esac
-done
 find_encoder
 preprocess
-for head in $HEAD; do
-  for seed in $SEEDS; do train "$head" "$seed" "$@"; done
+for head in "${heads[@]}"; do
+  for seed in "${seeds[@]}"; do train "$head" "$seed" "$@"; done
 done
 say "$TASK: dev results"
 "$PYTHON" -m sot_fairseq.results "$OUT_DIR"

@@ -22,7 +22,10 @@ class UsageError(ValueError):
 
 
 def run_main(main: Callable[[], int | None]) -> None:
-    """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`."""
+    """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
+
+    A path that cannot be read or written is a mistake that the user can mend, too.
+    """
     try:
         sys.exit(main() or 0)
     except UsageError as error:
@@ -31,6 +34,12 @@ def run_main(main: Callable[[], int | None]) -> None:
     except BrokenPipeError:  # the reader of a pipe (``| head``) has gone: not our error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        where = os.path.abspath(os.fsdecode(error.filename))
+        sys.stderr.write(f"error: {error.strerror}: {where}; check the path and who may write there\n")
+        sys.exit(2)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,14 @@ with quiet_import():
     from sot_fairseq.gather import gather_on_cpu_too
     from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
+    from sot_fairseq.non_finite import report_non_finite_values
     from sot_fairseq.safe_loading import allow_fairseq_checkpoints
     from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: F401
-    from sot_fairseq.usage_errors import report_usage_errors
+    from sot_fairseq.usage_errors import prepare_command_line
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 
 allow_fairseq_checkpoints()
 gather_on_cpu_too()
-report_usage_errors(__path__[0])
+report_non_finite_values()
+prepare_command_line(__path__[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sot_core.cli import UsageError
 from sot_text.checkpoint_file import read_fairseq_checkpoint
@@ -26,6 +29,13 @@ def check_run(cfg: Any) -> None:
         UsageError: naming what is wrong.
     """
     check_processes(cfg.distributed_world_size)
+    check_precision(cfg)
+    last = os.path.join(cfg.save_dir, "checkpoint_last.pt")
+    if cfg.restore_file == "checkpoint_last.pt" and os.path.exists(last):
+        try:
+            read_fairseq_checkpoint(last)
+        except UsageError as error:
+            raise UsageError(f"cannot go on: {error}, or remove it to start anew") from None
     for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
         if path and path != "checkpoint_last.pt":
             if not os.path.isfile(path):
@@ -52,6 +62,21 @@ def check_processes(world_size: int) -> None:
             f"{started} processes were started (WORLD_SIZE), each of which would train a model of its own; on the CPU "
             "start each with --distributed-world-size N --distributed-rank R --distributed-init-method "
             "tcp://127.0.0.1:PORT --distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
+        )
+
+
+def check_precision(cfg: Any) -> None:
+    """Refuse half precision where fairseq cannot train in it."""
+    wanted = next((name for name in ("fp16", "bf16", "amp") if cfg[name]), None)
+    if wanted is None:
+        return
+    if cfg.cpu or not torch.cuda.is_available():
+        why = "with --cpu" if cfg.cpu else "where torch finds no GPU"
+        raise UsageError(f"--{wanted} {why}: fairseq trains in half precision on a GPU only; leave it out")
+    if cfg.tpu and importlib.util.find_spec("torch_xla") is None:
+        raise UsageError(
+            "--bf16 means a TPU to fairseq-train, and torch_xla is not installed; give --fp16 or --amp, or "
+            "common.bf16=true to fairseq-hydra-train"
         )
 
 

@@ -121,11 +121,27 @@ class BatchedDataset(BaseWrapperDataset):
         dataset: The rows.
         training: Whether the order is drawn anew every epoch.
         keep_order: Leave the rows as they are.
+        split: Name of the split, for messages.
     """
 
-    def __init__(self, dataset: Any, training: bool, keep_order: bool) -> None:
+    def __init__(self, dataset: Any, training: bool, keep_order: bool, split: str) -> None:
         super().__init__(dataset)
-        self.training, self.keep_order = training, keep_order
+        self.training, self.keep_order, self.split = training, keep_order, split
+
+    def check_max_tokens(self, max_tokens: int | None) -> None:
+        """Refuse a limit that a row alone exceeds.
+
+        Raises:
+            UsageError: naming the row.
+        """
+        lengths = np.asarray(self.dataset.sizes[0])
+        if max_tokens is not None and len(lengths) and lengths.max() > max_tokens:
+            row = int(lengths.argmax())
+            flag = "--max-tokens" if self.training else "--max-tokens or --max-tokens-valid"
+            raise UsageError(
+                f"row {row + 1} of split {self.split!r} has {lengths[row]} tokens, a batch at most {max_tokens}: "
+                f"{flag}; give {lengths[row]} or more, or a smaller --max-positions"
+            )
 
     def ordered_indices(self) -> np.ndarray:
         if self.keep_order:
@@ -142,6 +158,7 @@ class BatchedDataset(BaseWrapperDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
+        self.check_max_tokens(max_tokens)
         batches = list(super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple))
         left = indices[sum(len(batch) for batch in batches) :]
         return [*batches, left] if len(left) else batches

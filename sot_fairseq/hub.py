@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from sot_core.cli import UsageError
+from sot_fairseq.checks import DESCRIPTION_FILES
 from sot_fairseq.data import SentenceDataset
 from sot_fairseq.header import HEADER, DataHeader
 from sot_fairseq.tokenization import TextEncoder
@@ -94,7 +95,8 @@ class SentencePredictor:
         Shape:
             rows -> (rows, K), float32, on the CPU.
         """
-        if not len(sentences):
+        sentences = _listed(sentences)
+        if not sentences:
             return torch.zeros(0, self.task.cfg.num_classes)
         return self._logits_of(self._dataset(sentences), batch_size)
 
@@ -133,6 +135,8 @@ class SentencePredictor:
         """The task on another folder, with this model's order of labels."""
         cfg = copy.deepcopy(self.task.cfg)
         cfg.data = os.fspath(data)
+        if not self.regression:
+            cfg.num_classes = -1  # the data's own; other labels than the model's are told by name
         task = type(self.task).setup_task(cfg, from_checkpoint=True)
         task.load_state_dict(self.task.state_dict())
         if task.source_dictionary != self.task.source_dictionary:
@@ -145,7 +149,7 @@ class SentencePredictor:
                 f"no tokenizer beside the checkpoint: {os.path.abspath(self.task.cfg.data)}/tokenizer; "
                 "preprocess the data with python -m sot_fairseq.preprocess and train again"
             )
-        rows = [(row,) if isinstance(row, str) else tuple(row) for row in sentences]
+        rows = [tuple(row) if isinstance(row, (tuple, list)) else (row,) for row in sentences]
         wanted = self.header.num_inputs if self.header else len(rows[0])
         for number, row in enumerate(rows):
             if len(row) != wanted or not all(isinstance(text, str) for text in row):
@@ -161,6 +165,8 @@ class SentencePredictor:
 
     @torch.no_grad()
     def _logits_of(self, tokens: FairseqDataset, batch_size: int) -> Tensor:
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be positive, got {batch_size}")
         device = next(self.model.parameters()).device
         order = np.argsort(tokens.sizes, kind="stable")
         output: Tensor | None = None
@@ -174,6 +180,13 @@ class SentencePredictor:
                 output = torch.empty(len(order), logits.shape[-1])
             output[torch.from_numpy(rows)] = logits.float().cpu()
         return torch.empty(0, self.task.cfg.num_classes) if output is None else output
+
+
+def _listed(sentences: Sequence[Sentence]) -> list[Sentence]:
+    """The rows as a list; one text alone would be read as a list of its letters."""
+    if isinstance(sentences, (str, bytes)) or not isinstance(sentences, Iterable):
+        raise UsageError(f"expected a list of texts, got {sentences!r}; put it into brackets")
+    return list(sentences)
 
 
 class _Encoded(FairseqDataset):
@@ -233,6 +246,11 @@ def from_pretrained(
     training_data = state["cfg"]["task"]["data"]
     if data is None and not (folder / "input0" / "dict.txt").is_file():
         folder = Path(training_data)
+        if not (folder / "input0" / "dict.txt").is_file():
+            raise UsageError(
+                f"no dictionary beside the checkpoint: {checkpoint.parent.absolute()}/input0/dict.txt; copy "
+                f"{', '.join(DESCRIPTION_FILES)} of the training data there, or give data="
+            )
     overrides = {"data": str(folder), "classification_head_name": head, "load_checkpoint_heads": False}
     del state
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)

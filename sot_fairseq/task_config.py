@@ -42,6 +42,13 @@ class _RunConfig(SentencePredictionConfig):
     finetune_from_model: Optional[str] = II("checkpoint.finetune_from_model")  # noqa: UP045
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+    cpu: bool = II("common.cpu")
+    fp16: bool = II("common.fp16")
+    bf16: bool = II("common.bf16")
+    amp: bool = II("common.amp")
+    tpu: bool = II("common.tpu")
+    max_tokens: Optional[int] = II("dataset.max_tokens")  # noqa: UP045
+    max_tokens_valid: Optional[int] = II("dataset.max_tokens_valid")  # noqa: UP045
     distributed_world_size: int = II("distributed_training.distributed_world_size")
     distributed_rank: Optional[int] = II("distributed_training.distributed_rank")  # noqa: UP045
 

@@ -1,4 +1,7 @@
-"""Errors that a user can mend, under fairseq's own command lines: one line and exit status 2, no traceback."""
+"""What fairseq's own command lines owe a user: a mistake is one line and status 2, paths are relative to the start.
+
+``fairseq-hydra-train`` alone goes to a new folder before it starts; this returns from there.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,27 @@ import sys
 from types import TracebackType
 
 from fairseq.utils import import_user_module
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_original_cwd
+from omegaconf.errors import InterpolationKeyError
 
 from sot_core.cli import UsageError
 
-__all__ = ["find_usage_error", "report_usage_errors"]
+__all__ = ["find_usage_error", "prepare_command_line"]
 
 
-def report_usage_errors(package_folder: str) -> None:
-    """Print an uncaught `UsageError` without its traceback if fairseq imported this package as ``--user-dir``.
-
-    fairseq's trainer wraps what goes wrong while a checkpoint is loaded; the cause is looked for.
-    """
+def prepare_command_line(package_folder: str) -> None:
+    """If fairseq imported this package as ``--user-dir``, report mistakes and return to the folder of the start."""
     if os.path.abspath(package_folder) not in getattr(import_user_module, "memo", ()):
         return
+    _report_usage_errors()
+    if HydraConfig.initialized():
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else hydra prints errors itself and ends with status 1
+        os.chdir(get_original_cwd())
+
+
+def _report_usage_errors() -> None:
+    """Print an uncaught mistake without its traceback."""
     hook = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -35,7 +46,18 @@ def report_usage_errors(package_folder: str) -> None:
 
 
 def find_usage_error(error: BaseException | None) -> UsageError | None:
-    """The `UsageError` among an exception and its causes."""
+    """The user's mistake that an exception is due to, if there is one.
+
+    fairseq's trainer wraps what goes wrong while a checkpoint is loaded, so the causes are looked through. What fairseq
+    itself says of a missing criterion, or the system of a path, becomes a `UsageError`.
+    """
+    last = error
     while error is not None and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
-    return error
+    if error is not None or last is None:
+        return error
+    if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
+        return UsageError("this task needs a criterion of its kind: --criterion; give sentence_prediction_mgcrp")
+    if isinstance(last, OSError) and last.filename:
+        return UsageError(f"{last.strerror}: {os.path.abspath(last.filename)}; check the path and who may write there")
+    return None

@@ -25,7 +25,10 @@ def labels_of(table: TsvTable, column: str) -> tuple[str, ...]:
 
     The order does not depend on how often or where a label occurs.
     """
-    labels = sorted({cell.strip() for cell in table.columns[column]})
+    cells = [cell.strip() for cell in table.columns[column]]
+    if "" in cells:
+        raise UsageError(f"no label: {table.where(cells.index(''), column)}; give each sample a label")
+    labels = sorted(set(cells))
     with contextlib.suppress(ValueError):
         labels.sort(key=int)
     return check_labels(labels, f"{table.path}, column {column!r}")

@@ -37,6 +37,8 @@ __all__ = ["SentencePredictionMGCrPTask"]
 
 logger = logging.getLogger(__name__)
 
+SPECIAL_TOKENS = ("init_token", "separator_token")
+
 
 @register_task("sentence_prediction_mgcrp", dataclass=SentencePredictionMGCrPConfig)
 class SentencePredictionMGCrPTask(SentencePredictionTask):
@@ -52,7 +54,13 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
 
     Attributes:
         label_names: Names of the model's classes in its order; empty for regression.
+        starts_training: Whether the task was set up for a training, not for a checkpoint.
+        skipped_steps: Steps without an update, for gradients that overflowed.
     """
+
+    starts_training = False
+    skipped_steps = 0
+    _updates = 0
 
     def __init__(self, cfg: Any, data_dictionary: Dictionary, label_dictionary: Dictionary) -> None:
         super().__init__(cfg, data_dictionary, label_dictionary)
@@ -95,7 +103,9 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             cfg.init_token, cfg.separator_token = header.init_token, header.separator_token
         if not kwargs.get("from_checkpoint", False):
             check_run(cfg)
-        return cls(cfg, dictionaries[0], dictionaries[-1])
+        task = cls(cfg, dictionaries[0], dictionaries[-1])
+        task.starts_training = not kwargs.get("from_checkpoint", False)
+        return task
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> Any:
         """Load a split: sequences within ``--max-positions``, targets in the model's order of labels.
@@ -125,7 +135,10 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         if target is not None:
             defn["target"] = target
         rows = NestedDictionaryDataset(defn, sizes=[tokens.sizes])
-        dataset = BatchedDataset(rows, training=split.startswith("train"), keep_order=self.cfg.no_shuffle)
+        training = split.startswith("train")
+        dataset = BatchedDataset(rows, training, keep_order=self.cfg.no_shuffle, split=split)
+        if self.starts_training:
+            dataset.check_max_tokens(self.cfg.max_tokens if training else self.cfg.max_tokens_valid)
         logger.info(
             "split %r: %d rows, %.1f tokens each", split, len(tokens), tokens.sizes.mean() if len(tokens) else 0
         )
@@ -211,16 +224,32 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             )
         return criterion
 
+    def count_step(self, done: bool) -> None:
+        """Count a step of the training that ended with an update, or without one."""
+        self._updates += done
+        self.skipped_steps += not done
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the task: the names of the classes, in order."""
-        return {"label_names": list(self.label_names)}
+        """What a checkpoint keeps of the task: the names of the classes, in order, and the special tokens.
+
+        Raises:
+            UsageError: if a training has made no update at all, since every gradient overflowed.
+        """
+        if self.skipped_steps and not self._updates:
+            raise UsageError(
+                f"the gradients of all {self.skipped_steps} steps overflowed and nothing was learned: "
+                f"{os.path.abspath(self.cfg.save_dir)}; lower --lr, or leave out --fp16 or --amp"
+            )
+        return {"label_names": list(self.label_names), **{name: self.cfg[name] for name in SPECIAL_TOKENS}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a checkpoint's order of labels: the data's labels are translated by name.
+        """Take over a checkpoint's special tokens and order of labels: the data's labels are translated by name.
 
         Raises:
             UsageError: if the data has other labels than the checkpoint.
         """
+        if self.cfg.init_token is None:
+            self.cfg.update({name: state_dict.get(name, self.cfg[name]) for name in SPECIAL_TOKENS})
         names = list(state_dict.get("label_names", self.label_names))
         position = {name.casefold(): index for index, name in enumerate(names)}
         folded = [name.casefold() for name in self.data_label_names]

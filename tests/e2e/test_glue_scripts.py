@@ -81,6 +81,12 @@ def test_data_to_results(glue, encoder, tmp_path):
     [
         ({"GLUE_DIR": ""}, (), "error: GLUE_DIR is not set"),
         ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is no head; give one or more of mgcrp, gcp, gap, cls"),
+        ({"HEAD": " "}, (), "error: HEAD is blank; give one or more of mgcrp, gcp, gap, cls"),
+        ({"SEEDS": " "}, (), "error: SEEDS is blank; give one or more whole numbers"),
+        ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
+        ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
+        ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
+        ({"OUT_DIR": "/dev/null/out"}, (), "error: OUT_DIR=/dev/null/out cannot be made"),
         ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
         ({"GLUE_DIR": "/nowhere"}, (), "error: "),
     ],
@@ -92,6 +98,13 @@ def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variab
     assert message in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_corrected_mistake_may_use_the_same_folder(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "OUT_DIR": str(tmp_path / "out"), "MAX_EPOCH": "1", "SEEDS": "1", "HEAD": "gap"}
+    assert run_script("cola.sh", "--cpu", ENCODER="nowhere", **settings).returncode == 2
+    run = run_script("cola.sh", "--cpu", *SMALL_HEAD, ENCODER=str(encoder), **settings)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
 
 
 def test_a_mistake_in_a_further_word_ends_with_status_2(glue, encoder, tmp_path):

@@ -89,6 +89,47 @@ def test_a_mistake_ends_fairseq_train_with_status_2_and_one_line(data, tmp_path)
     assert "Traceback" not in output
 
 
+CONFIG = """
+common: {user_dir: %s, cpu: true}
+task: {_name: sentence_prediction_mgcrp, data: "???", mgcrp_heads: 2, mgcrp_q: 4, mgcrp_k: 3, max_positions: 32}
+criterion: {_name: sentence_prediction_mgcrp}
+model:
+  {_name: roberta, encoder_layers: 1, encoder_embed_dim: 16, encoder_ffn_embed_dim: 16, encoder_attention_heads: 2}
+dataset: {batch_size: 7, num_workers: 0}
+optimizer: {_name: adam}
+lr_scheduler: {_name: fixed}
+optimization: {lr: [0.003], max_update: 3}
+checkpoint: {save_dir: run, no_epoch_checkpoints: true}
+"""
+
+
+def run_hydra(folder, *overrides):
+    program = str(Path(sys.executable).parent / "fairseq-hydra-train")
+    words = [program, "--config-dir", str(folder), "--config-name", "tiny", *overrides]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_hydra_gives_the_same_model_from_relative_paths(data, tmp_path):
+    """hydra goes to a new folder before it starts; a relative path still means the folder of the start."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    shutil.copytree(data, folder / "data bin")
+    (folder / "tiny.yaml").write_text(CONFIG % (REPOSITORY / "sot_fairseq"))
+    run = run_hydra(folder, "task.data='data bin'")
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    state = torch.load(folder / "run" / "checkpoint_last.pt", weights_only=True)
+    expected = run_train(data, tmp_path / "cli", "--max-update", "3")
+    assert state["model"].keys() == expected["model"].keys()
+    assert all(torch.equal(value, expected["model"][name]) for name, value in state["model"].items())
+    assert state["task_state"] == expected["task_state"]
+
+    run = run_hydra(folder, "task.data=nowhere", "checkpoint.save_dir=other")
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1].startswith(f"error: no dictionary: {folder}/nowhere/input0/dict.txt; ")
+    assert "Traceback" not in run.stdout + run.stderr
+
+
 def test_the_path_command_prints_the_user_dir():
     run = subprocess.run([sys.executable, "-m", "sot_fairseq.path"], capture_output=True, text=True, check=True)
     folder = Path(run.stdout.strip())

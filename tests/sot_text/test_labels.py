@@ -43,6 +43,11 @@ def test_unambiguous_labels_are_no_warning(caplog):
     assert not caplog.records
 
 
+def test_absent_label_names_line():
+    with pytest.raises(UsageError, match=r"no label: dev.tsv line 4, column 'label'; give each sample a label"):
+        labels_of(table("a", "b", " ", "b"), "label")
+
+
 @pytest.mark.parametrize("value", ["maybe", "", "-", "entail"])
 def test_unknown_label_names_line_and_value(value):
     with pytest.raises(UsageError) as error:
