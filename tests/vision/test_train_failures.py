@@ -1,0 +1,156 @@
+"""What stops training, or keeps it from beginning: values that are not finite, bad images, contradictions."""
+
+import shutil
+from functools import partial
+
+import pytest
+import torch
+
+from sot_core.cli import UsageError
+from tests.vision.conftest import load, make_split, rows
+from vision.finite import NonFiniteError
+
+
+def test_inf_in_one_image_stops_with_the_last_good_checkpoint(images, train, monkeypatch, tmp_path):
+    train(images, "--epochs", 1, "-b", 4)
+    from vision import engine
+
+    step = engine._train_step
+
+    def spoil(trainer, progress, batch, targets):
+        batch[0, 0, 0, 0] = float("inf") if progress.step == 2 else 0
+        step(trainer, progress, batch, targets)
+
+    monkeypatch.setattr(engine, "_train_step", spoil)
+    expected = (
+        r"^the loss is nan: epoch 1, step 2, lr \d\.\d+e-0\d, first in the images; "
+        r"[^\n]*the last good checkpoint: runs/run/last\.pth\.tar$"
+    )
+    with pytest.raises(NonFiniteError, match=expected):
+        train(images, "--epochs", 2, "-b", 4, "--resume")
+    assert load(tmp_path / "runs" / "run")["progress"]["epoch"] == 1
+
+
+def test_a_much_too_large_learning_rate_stops(images, train):
+    options = ["--epochs", 4, "-b", 4, "--lr", "1e30", "--warmup-epochs", 0, "--opt", "sgd"]
+    with pytest.raises(NonFiniteError, match=r"epoch \d|not finite after an update: the weight") as info:
+        train(images, *options)
+    assert "the last good checkpoint: none yet" in str(info.value)
+
+
+def test_the_module_that_is_not_finite_is_named(images, train, monkeypatch):
+    from timm.layers import Mlp
+
+    monkeypatch.setattr(Mlp, "forward", lambda self, x: x * float("inf"))
+    with pytest.raises(NonFiniteError, match=r"first in the output of blocks\.0\.mlp"):
+        train(images, "--epochs", 1)
+
+
+def test_gradients_that_always_overflow_are_an_error(images, train, monkeypatch):
+    """The scale is far too large for float16 in every step of the epoch: nothing is learnt."""
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=2.0**126))
+    with pytest.raises(NonFiniteError, match=r"every update was skipped: epoch 0, .*use --amp-dtype bfloat16"):
+        train(images, "--epochs", 1, "-b", 4, "--amp", "--amp-dtype", "float16")
+
+
+def test_bad_images(images, train, tmp_path):
+    data = shutil.copytree(images, tmp_path / "data")
+    (data / "train" / "dog" / "2.png").write_bytes(b"text")
+    with pytest.raises(UsageError, match=r"cannot read an image: .*dog/2\.png \(it is no image\)"):
+        train(data, "--epochs", 1, name="error")
+    folder = train(data, "--epochs", 2, "-b", 1, "--bad-images", "skip", name="skip")
+    assert [row["train_bad_images"] for row in rows(folder)] == ["1", "1"]
+
+
+def test_evaluation_stops_at_a_bad_image(images, train, tmp_path):
+    data = shutil.copytree(images, tmp_path / "data")
+    (data / "val" / "owl" / "101.png").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"owl/101\.png \(the file is empty\)"):
+        train(data, "--epochs", 1)
+
+
+def test_validation_classes_are_matched_by_name(images, train, tmp_path):
+    data = shutil.copytree(images, tmp_path / "data")
+    shutil.rmtree(data / "val" / "cat")
+    train(data, "--epochs", 1, name="fewer")
+    make_split(data / "val", ["zebra"])
+    with pytest.raises(UsageError, match=r"unknown class zebra: .*val; the model knows 3 classes: cat, dog, owl"):
+        train(data, "--epochs", 1, name="more")
+
+
+def test_a_single_class_is_no_classification(tmp_path, train):
+    make_split(tmp_path / "train", ["images"])
+    make_split(tmp_path / "val", ["images"])
+    with pytest.raises(UsageError, match="only one class, images"):
+        train(tmp_path)
+
+
+def test_a_cut_off_checkpoint_is_named(images, train):
+    folder = train(images, "--epochs", 1)
+    content = (folder / "last.pth.tar").read_bytes()
+    (folder / "last.pth.tar").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UsageError, match=r"cannot read the checkpoint: .*last\.pth\.tar"):
+        train(images, "--epochs", 2, "--resume")
+
+
+def test_a_second_run_does_not_overwrite_the_first(images, train):
+    train(images, "--epochs", 1)
+    with pytest.raises(UsageError, match="add --resume, or choose another --experiment"):
+        train(images, "--epochs", 1)
+
+
+def test_resume_within_an_epoch_needs_the_same_batch(images, train):
+    train(images, "--epochs", 2, "-b", 4, "--max-steps", 1)
+    with pytest.raises(UsageError, match="needs the same images a step, 4, not 3"):
+        train(images, "--epochs", 2, "-b", 3, "--resume")
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        (["--model", "vit_tiny_patch16_224"], "another name, sot_micro instead of vit_tiny_patch16_224"),
+        (["--head-fusion", "concat"], "another head fusion, sum_fc instead of concat"),
+        (["--model-ema"], "no averaged weights"),
+        (["--freeze-backbone"], "another optimizer"),
+    ],
+)
+def test_resume_with_other_options(images, train, words, what):
+    train(images, "--epochs", 1)
+    with pytest.raises(UsageError, match=what):
+        train(images, "--epochs", 2, "--resume", *words)
+
+
+def test_resume_with_other_classes(images, train, tmp_path):
+    train(images, "--epochs", 1)
+    make_split(tmp_path / "other" / "train", ["a", "b", "c"])
+    make_split(tmp_path / "other" / "val", ["a", "b", "c"])
+    with pytest.raises(UsageError, match="another classes"):
+        train(tmp_path / "other", "--epochs", 2, "--resume")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--model", "sot_mirco"], "unknown model sot_mirco: .*sot_micro"),
+        (["--opt", "adamv"], "timm refuses the options"),
+        (["--aa", "nonsense"], "timm refuses the options"),
+        (["--sched", "wsd", "--epochs", "2"], "timm refuses the options: wsd schedule requires"),
+        (["--device", "quantum"], "unknown device: --device quantum"),
+        (["--device", "cuda:77"], "no such GPU"),
+        (["--model", "sot_tiny", "--img-size", "40"], r"cannot build the model sot_tiny: .* nearest: \(32, 32\) or"),
+        (["--input-size", "1", "8", "8"], "images are read in 3 channels: --input-size 1"),
+        (["--model-kwargs", "depht=3"], "cannot build the model sot_micro: .*depht"),
+        (["--mgcrp-q", "0"], "cannot build the model sot_micro: q_dim"),
+        (["--mean", "1", "2"], "--mean and --std want"),
+        (["--warmup-epochs", "300"], "the warm-up of 300 epochs leaves none of 300; shorten --warmup-epochs"),
+        (["--initial-checkpoint", "nowhere.pth"], r"no such checkpoint: .*nowhere\.pth"),
+        (["--resume", "nowhere.pth"], r"no such checkpoint: .*nowhere\.pth"),
+        (["--resume"], "nothing to resume"),
+        (["--output", "/proc/none"], "cannot make the output folder: /proc/none"),
+        (["--train-split", "nowhere"], "no nowhere folder"),
+    ],
+)
+def test_usage_errors_are_one_line(images, train, words, message):
+    with pytest.raises(UsageError, match=message) as info:
+        train(images, *words)
+    assert "\n" not in str(info.value)

@@ -1,0 +1,140 @@
+"""Build a model from options, with the second-order head where it is asked for, and find the head in a model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+from timm.data import resolve_data_config
+from torch import nn
+
+import vision.models  # noqa: F401  (registers the models)
+from sot_core.cli import UsageError
+from vision.checkpoints import choose_weights, read_checkpoint
+from vision.models.attach import attach_head
+from vision.models.checkpoint import load_checkpoint
+from vision.models.head_mixin import HeadMixin
+
+__all__ = [
+    "build_model",
+    "head_modules",
+    "load_initial",
+    "model_recipe",
+    "resolve_images",
+    "saved_recipe",
+]
+
+
+def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[str, Any]:
+    """What `build_model` needs, in plain values that a checkpoint can hold.
+
+    Args:
+        args: The options of training.
+        num_classes: Outputs.
+        head: The given fields of `HeadConfig`.
+
+    Raises:
+        UsageError: for a model that timm does not know, with the nearest names.
+    """
+    if not timm.is_model(args.model):
+        near = difflib.get_close_matches(args.model, timm.list_models(), n=3, cutoff=0.4)
+        raise UsageError(f"unknown model {args.model}: timm has none of that name; did you mean {', '.join(near)}?")
+    rates = {"drop_rate": args.drop, "drop_path_rate": args.drop_path}
+    kwargs = {name: rate for name, rate in rates.items() if rate is not None}
+    recipe = {"name": args.model, "num_classes": num_classes, "kwargs": kwargs, "head": dict(head)}
+    recipe = _with_img_size(recipe, args)
+    return {**recipe, "kwargs": {**recipe["kwargs"], **args.model_kwargs}}
+
+
+def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Module:
+    """The model of a recipe, see `model_recipe`.
+
+    Args:
+        recipe: Name, number of classes, arguments and fields of the head.
+        pretrained: Start from timm's weights.
+
+    Raises:
+        UsageError: with the model's own words, where it refuses its arguments or its weights cannot be had.
+    """
+    name, head, kwargs = recipe["name"], recipe["head"], dict(recipe["kwargs"])
+    has_head = timm.model_entrypoint(name).__module__.startswith("vision.models.")
+    if has_head and head:
+        kwargs["head_config"] = head
+    try:
+        model = timm.create_model(name, pretrained=pretrained, num_classes=recipe["num_classes"], **kwargs)
+        return model if has_head or not head else attach_head(model, head)
+    except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
+        raise UsageError(
+            f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs}, head {head}"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str) -> None:
+    """Start from the weights of a checkpoint, of another class count, image size or head.
+
+    The classifier that the model had before it got the second-order head is left out.
+
+    Raises:
+        UsageError: if the checkpoint is missing or the backbone does not fit.
+    """
+    _, state = choose_weights(read_checkpoint(path))
+    if isinstance(model, HeadMixin):
+        old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
+        prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
+        own = model.state_dict()
+        state = {name: value for name, value in state.items() if name in own or not name.startswith(prefixes)}
+    load_checkpoint(model, state)
+
+
+def saved_recipe(recipe: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """The recipe with every field of the head the model has now, so that later defaults do not change it."""
+    if not isinstance(model, HeadMixin):
+        return dict(recipe)
+    fields = model.head.config.to_dict()
+    head = {name: value for name, value in fields.items() if name not in ("embed_dim", "num_classes", "has_cls_token")}
+    return {**recipe, "head": head}
+
+
+def _with_img_size(recipe: Mapping[str, Any], args: Any) -> dict[str, Any]:
+    """The recipe for the image size that the options ask for, where the model is built for one."""
+    size = tuple(args.input_size[1:]) if args.input_size else args.img_size
+    if size is None or not timm.get_pretrained_cfg(recipe["name"]).fixed_input_size:
+        return dict(recipe)
+    return {**recipe, "kwargs": {**recipe["kwargs"], "img_size": size}}
+
+
+def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Timm's description of the images a model wants: what the options give, else what was saved, else the model's.
+
+    Raises:
+        UsageError: if the options contradict each other.
+    """
+    names = ("img_size", "input_size", "crop_pct", "crop_mode", "interpolation", "mean", "std")
+    given = {name: getattr(args, name) for name in names}
+    if args.input_size and args.input_size[0] != 3:
+        raise UsageError(f"images are read in 3 channels: --input-size {args.input_size[0]}; give 3 HEIGHT WIDTH")
+    try:
+        return resolve_data_config(given, pretrained_cfg=saved, model=model)
+    except AssertionError as error:
+        raise UsageError("--mean and --std want one number, or one for each channel; mend them") from error
+
+
+def head_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules that make up the classification head.
+
+    Raises:
+        UsageError: if the model has none.
+    """
+    if isinstance(model, HeadMixin):
+        return [model.head]
+    classifier = model.get_classifier()
+    modules = list(classifier) if isinstance(classifier, tuple) else [classifier]
+    if not any(list(module.parameters()) for module in modules):
+        raise UsageError(f"{type(model).__name__} has no classification head that could learn alone")
+    return modules

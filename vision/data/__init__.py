@@ -1,0 +1,25 @@
+"""Images and labels: folders, tars, CIFAR, digits; class names; loaders."""
+
+from vision.data.classes import describe, match_classes, names_for_model
+from vision.data.dataset import ImageSet
+from vision.data.images import ImageError, read_image
+from vision.data.loaders import BadImages, create_eval_loader, create_train_loader, eval_transform
+from vision.data.mixup import AnyBatchMixup
+from vision.data.sources import DATASETS, Source, open_source
+
+__all__ = [
+    "DATASETS",
+    "AnyBatchMixup",
+    "BadImages",
+    "ImageError",
+    "ImageSet",
+    "Source",
+    "create_eval_loader",
+    "create_train_loader",
+    "describe",
+    "eval_transform",
+    "match_classes",
+    "names_for_model",
+    "open_source",
+    "read_image",
+]

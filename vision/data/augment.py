@@ -1,0 +1,57 @@
+"""The training transform: timm's, with one operation mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from PIL import Image, ImageOps
+from timm.data import create_transform
+from timm.data.auto_augment import AugmentOp
+from timm.data.auto_augment import posterize as timm_posterize
+
+__all__ = ["create_train_transform"]
+
+
+def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> Callable[[Image.Image], torch.Tensor]:
+    """``timm.data.create_transform`` for training, to uint8; normalising and erasing come later, on the device.
+
+    Args:
+        data_config: As of ``timm.data.resolve_data_config``.
+        **augmentation: Arguments of ``create_transform``, before the configuration's.
+
+    Raises:
+        ValueError: for an augmentation that timm does not know.
+    """
+    try:
+        transform = create_transform(
+            data_config["input_size"],
+            is_training=True,
+            use_prefetcher=True,
+            **{"interpolation": data_config["interpolation"], **augmentation},
+            mean=data_config["mean"],
+            std=data_config["std"],
+        )
+    except (AssertionError, KeyError, IndexError) as error:
+        raise ValueError(f"timm cannot build the augmentation {augmentation}: {error!r}") from error
+    for operation in _operations(transform.transforms):
+        if operation.aug_fn is timm_posterize:
+            operation.aug_fn = _posterize
+    return transform
+
+
+def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
+    """Keep at least one bit: RandAugment also asks for none, which Pillow refuses."""
+    return image if bits_to_keep >= 8 else ImageOps.posterize(image, max(1, bits_to_keep))
+
+
+def _operations(parts: Iterable[Any]) -> Iterable[AugmentOp]:
+    """All operations of RandAugment, AutoAugment and AugMix among some transforms."""
+    for part in parts:
+        if isinstance(part, AugmentOp):
+            yield part
+        elif isinstance(part, list | tuple):
+            yield from _operations(part)
+        else:
+            yield from _operations(getattr(part, "ops", None) or getattr(part, "policy", None) or [])

@@ -1,0 +1,89 @@
+"""CIFAR-10 and CIFAR-100 in the layout that torchvision downloads, read without running what is in the pickles."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from sot_core.cli import UsageError
+
+__all__ = ["CIFAR_FOLDERS", "load_cifar"]
+
+CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+_FILES = {
+    "cifar10": ("batches.meta", "label_names", "labels", "data_batch_*", "test_batch"),
+    "cifar100": ("meta", "fine_label_names", "fine_labels", "train", "test"),
+}
+_ALLOWED = {
+    (f"numpy.{core}.{module}", name)
+    for core in ("core", "_core")
+    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+} | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds plain values and numpy arrays, nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a data file")
+        return super().find_class(module, name)
+
+
+def load_cifar(
+    dataset: str, root: str, train: bool, download: bool = False
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Read a CIFAR data set.
+
+    Args:
+        dataset: ``cifar10`` or ``cifar100`` (fine labels).
+        root: The folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``.
+        train: The training images rather than the test images.
+        download: Fetch the files where they are missing.
+
+    Returns:
+        Images (N, 32, 32, 3) uint8, class indices (N,), class names.
+
+    Raises:
+        UsageError: naming the file that is missing or cannot be read.
+    """
+    folder = Path(root) / CIFAR_FOLDERS[dataset]
+    if download and not folder.is_dir():
+        _download(dataset, root)
+    meta, names_key, labels_key, train_files, test_file = _FILES[dataset]
+    batches = sorted(folder.glob(train_files if train else test_file))
+    if not batches:
+        raise UsageError(
+            f"no {dataset} files: {folder.resolve()}; put {CIFAR_FOLDERS[dataset]} there, or add --download"
+        )
+    names = _read(folder / meta, names_key)[0]
+    images, labels = zip(*(_read(path, "data", labels_key) for path in batches), strict=True)
+    pixels = np.concatenate(images).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(pixels), np.concatenate([np.asarray(some) for some in labels]), list(names)
+
+
+def _read(path: Path, *keys: str) -> list[Any]:
+    try:
+        with path.open("rb") as file:
+            return _pick(file, keys)
+    except (OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, AttributeError) as error:
+        raise UsageError(
+            f"cannot read a CIFAR file: {path.resolve()} ({type(error).__name__}: {error}); download it again"
+        ) from error
+
+
+def _pick(file: BinaryIO, keys: tuple[str, ...]) -> list[Any]:
+    content = _ArrayUnpickler(file, encoding="latin1").load()
+    return [content[key] for key in keys]
+
+
+def _download(dataset: str, root: str) -> None:
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    try:
+        {"cifar10": CIFAR10, "cifar100": CIFAR100}[dataset](root, download=True)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"cannot download {dataset}: {error}; put its files into {Path(root).resolve()}") from error

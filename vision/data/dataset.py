@@ -1,0 +1,89 @@
+"""The data set that the loaders read: one image, transformed, with its target, or the report of a bad file."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from vision.data.images import ImageError
+from vision.data.sources import Source
+
+__all__ = ["BadImage", "ImageSet", "SampleKey", "seeded"]
+
+
+class SampleKey(NamedTuple):
+    """Which image to read, and the seed of its augmentation."""
+
+    index: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """Stands for an image that cannot be read: its file, and what is wrong."""
+
+    name: str
+    reason: str
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed Python's, numpy's and torch's CPU generators for a block; in a main process they then go on as before."""
+    in_worker = get_worker_info() is not None
+    states = None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        if states is not None:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+
+
+class ImageSet(Dataset[tuple[Any, int] | BadImage]):
+    """Images of a source with the model's targets.
+
+    An image that cannot be read becomes a `BadImage`: another one never takes its place.
+
+    Args:
+        source: The images.
+        transform: From an RGB image to what the loader collates.
+        class_index: (K,) the model's index of each of the source's classes; None: as in the source.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        transform: Callable[[Any], Any] | None = None,
+        class_index: np.ndarray | None = None,
+    ) -> None:
+        self.source, self.transform = source, transform
+        self.targets = source.targets if class_index is None else class_index[source.targets]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, key: int | SampleKey) -> tuple[Any, int] | BadImage:
+        index, seed = key if isinstance(key, SampleKey) else (key, None)
+        try:
+            image = self.source.image(index)
+        except ImageError as error:
+            return BadImage(self.source.name(index), error.reason)
+        if self.transform is not None:
+            with contextlib.nullcontext() if seed is None else seeded(seed):
+                image = self.transform(image)
+        return image, int(self.targets[index])
+
+    def names(self) -> list[str]:
+        """Names of all images, in order."""
+        return [self.source.name(index) for index in range(len(self))]

@@ -1,0 +1,124 @@
+"""Image files in a folder or a tar, as one tree of relative paths."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from sot_core.cli import UsageError
+
+__all__ = ["FileTree", "FolderTree", "TarTree", "is_image_name", "open_tree"]
+
+_EXTENSIONS = (*IMG_EXTENSIONS, ".gif")
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file counts as an image by its name."""
+    return name.lower().endswith(_EXTENSIONS)
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(path).parts)
+
+
+class FileTree(Protocol):
+    """Files under a root, by paths with ``/`` relative to it; hidden files and folders are left out."""
+
+    root: Path
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Names of the folders directly under ``prefix``."""
+
+    def files(self, prefix: str = "") -> list[str]:
+        """Paths of all files under ``prefix``, relative to it, sorted."""
+
+    def read(self, path: str) -> bytes:
+        """Content of a file."""
+
+
+class FolderTree:
+    """A folder on disk; links to folders are followed.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        with os.scandir(self.root / prefix) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
+
+    def files(self, prefix: str = "") -> list[str]:
+        top = str(self.root / prefix)
+        found = []
+        for folder, subfolders, names in os.walk(top, followlinks=True):
+            subfolders[:] = [name for name in subfolders if not _hidden(name)]
+            relative = os.path.relpath(folder, top).replace(os.sep, "/")
+            lead = "" if relative == "." else f"{relative}/"
+            found += [lead + name for name in names if not _hidden(name)]
+        return sorted(found)
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+
+class TarTree:
+    """An uncompressed tar, read in place: nothing is unpacked, and worker processes share no file position.
+
+    Args:
+        root: The tar file.
+
+    Raises:
+        UsageError: if the file is no readable tar, or a compressed one.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        try:
+            with tarfile.open(self.root, "r:") as tar:
+                members = [member for member in tar if member.isfile()]
+        except (tarfile.TarError, OSError) as error:
+            raise UsageError(
+                f"cannot read the tar: {self.root} ({error}); it must be an uncompressed tar of image folders"
+            ) from error
+        clean = [(member.name.removeprefix("./"), member) for member in members]
+        self._places = {name: (m.offset_data, m.size) for name, m in clean if not _hidden(name)}
+
+    def folders(self, prefix: str = "") -> list[str]:
+        return sorted({path.split("/")[0] for path in self.files(prefix) if "/" in path})
+
+    def files(self, prefix: str = "") -> list[str]:
+        lead = f"{prefix}/" if prefix else ""
+        return sorted(path[len(lead) :] for path in self._places if path.startswith(lead))
+
+    def read(self, path: str) -> bytes:
+        offset, size = self._places[path]
+        return os.pread(self._handle, size, offset)
+
+    @cached_property
+    def _handle(self) -> int:
+        return os.open(self.root, os.O_RDONLY)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_handle"}
+
+
+def open_tree(root: str | os.PathLike[str]) -> FileTree:
+    """The tree of a folder, or of a tar file.
+
+    Raises:
+        UsageError: if there is nothing of that name.
+    """
+    path = Path(root)
+    if path.is_dir():
+        return FolderTree(path)
+    if path.is_file():
+        return TarTree(path)
+    raise UsageError(f"no such folder or tar: {path.resolve()}; give the folder that has the images' split folders")

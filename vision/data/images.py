@@ -1,0 +1,79 @@
+"""Read image files of every kind as 8-bit RGB, as they look on a white page."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from sot_core.cli import UsageError
+
+__all__ = ["ImageError", "read_image", "to_rgb"]
+
+_SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")  # Pillow reads signed 16-bit files as 32-bit "I"
+_ALPHA = ("RGBA", "RGBa", "LA", "PA")
+
+
+class ImageError(UsageError):
+    """An image that cannot be read.
+
+    Args:
+        name: The file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"cannot read an image: {name} ({reason}); mend or remove the file, or see --bad-images")
+        self.reason = reason
+
+
+def read_image(data: bytes, name: str) -> Image.Image:
+    """Decode a whole image file to RGB, see `to_rgb`.
+
+    Args:
+        data: The file's bytes.
+        name: Its name, for the message.
+
+    Raises:
+        ImageError: if the bytes are no image, or only a part of one.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata and very large images are no errors
+            with Image.open(io.BytesIO(data)) as image:
+                image.load()
+                return to_rgb(image)
+    except Exception as error:  # decoders raise almost anything on broken data
+        raise ImageError(name, _reason(data, error)) from error
+
+
+def _reason(data: bytes, error: Exception) -> str:
+    if not data:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image"
+    return str(error) or type(error).__name__
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """An image of any mode as RGB with 8 bits a channel.
+
+    Transparent pixels lie on white (an alpha channel, or the transparent colour of a palette or grey image). 16-bit
+    images are scaled, 65535 to 255, where Pillow would clip. Float images count as 0 to 1, or, where a value is
+    above 1, as 0 to 255. One-bit images become black and white, CMYK and the rest as Pillow converts them. The
+    orientation tag of photographs is not applied, as in torchvision and timm.
+    """
+    if image.mode in _SIXTEEN_BIT:
+        values = np.asarray(image).astype(np.float64) / 257.0
+        return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        values = np.nan_to_num(np.asarray(image).astype(np.float64))
+        values = values * 255.0 if values.max(initial=0.0) <= 1.0 else values
+        return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8)).convert("RGB")
+    if image.mode in _ALPHA or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(page, layer).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,179 @@
+"""Loaders from timm's parts: its transforms, collation and prefetching.
+
+timm's ``create_loader`` puts the same parts together, but drops the last partial batch in training, seeds by worker
+and lets the data set replace a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from timm.data import create_transform
+from timm.data.loader import PrefetchLoader, fast_collate
+from torch.utils.data import DataLoader
+
+from sot_core.cli import UsageError
+from vision.data.augment import create_train_transform
+from vision.data.dataset import BadImage, ImageSet
+from vision.data.images import ImageError
+from vision.data.sampling import TrainSampler
+
+__all__ = ["BadImages", "create_eval_loader", "create_train_loader", "eval_transform"]
+
+_logger = logging.getLogger(__name__)
+
+Batch = tuple[torch.Tensor, torch.Tensor, list[BadImage]]
+
+
+class BadImages:
+    """What happens to images that cannot be read, and their count.
+
+    Args:
+        policy: ``error`` stops at the first one; ``skip`` leaves it out of its batch, and names it once.
+    """
+
+    def __init__(self, policy: str = "error") -> None:
+        self.policy, self.count = policy, 0
+        self._named: set[str] = set()
+
+    def report(self, bad: Sequence[BadImage]) -> None:
+        """Take note of the bad images of a batch.
+
+        Raises:
+            ImageError: under ``error``, with the name of the file.
+        """
+        if bad and self.policy == "error":
+            raise ImageError(bad[0].name, bad[0].reason)
+        self.count += len(bad)
+        for image in bad:
+            if image.name not in self._named:
+                _logger.warning(f"left out, for it cannot be read: {image.name} ({image.reason})")
+            self._named.add(image.name)
+
+
+def collate(samples: Sequence[Any]) -> Batch:
+    """Stack uint8 images and targets; bad images go into a list of their own."""
+    bad = [sample for sample in samples if isinstance(sample, BadImage)]
+    good = [sample for sample in samples if not isinstance(sample, BadImage)]
+    if not good:
+        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
+    return *fast_collate(good), bad
+
+
+class _Reporting:
+    """A loader that hands the bad images of each batch to `BadImages`, in the main process."""
+
+    def __init__(self, loader: DataLoader[Any], bad_images: BadImages) -> None:
+        self.loader, self.bad_images = loader, bad_images
+        self.dataset, self.sampler, self.collate_fn = loader.dataset, loader.sampler, loader.collate_fn
+
+    def __len__(self) -> int:
+        return -(-len(self.sampler) // self.loader.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for images, targets, bad in self.loader:
+            self.bad_images.report(bad)
+            yield images, targets
+
+
+def _create_loader(
+    dataset: ImageSet,
+    sampler: Sequence[int] | TrainSampler,
+    data_config: dict[str, Any],
+    batch_size: int,
+    workers: int,
+    device: torch.device,
+    bad_images: BadImages,
+) -> PrefetchLoader:
+    loader = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=device.type == "cuda",
+        persistent_workers=workers > 0,
+        generator=torch.Generator(),  # the loader draws from its own, not from the run's
+    )
+    return PrefetchLoader(
+        _Reporting(loader, bad_images),
+        mean=data_config["mean"],
+        std=data_config["std"],
+        channels=data_config["input_size"][0],
+        device=device,
+    )
+
+
+def create_train_loader(
+    dataset: ImageSet,
+    data_config: dict[str, Any],
+    batch_size: int,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    num_repeats: int = 1,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    bad_images: BadImages | None = None,
+    **augmentation: Any,
+) -> PrefetchLoader:
+    """Shuffled, augmented, normalised batches on the device; the last one of an epoch may be smaller.
+
+    Args:
+        dataset: The images; its transform is set here.
+        data_config: As of ``timm.data.resolve_data_config``.
+        batch_size: Images a batch on each process (> 0).
+        seed: The run's seed.
+        rank: This process.
+        world_size: Processes.
+        num_repeats: Repeated augmentation, see `TrainSampler`.
+        workers: Worker processes; their number has no influence on the batches.
+        device: Where the batches go.
+        bad_images: What happens to unreadable images.
+        **augmentation: Arguments of `create_train_transform`.
+
+    Raises:
+        UsageError: if there are no images.
+    """
+    if not len(dataset):
+        raise UsageError(f"no training images: {dataset.source.where}; give a folder with images")
+    dataset.transform = create_train_transform(data_config, **augmentation)
+    sampler = TrainSampler(len(dataset), seed, rank, world_size, num_repeats)
+    device, bad_images = torch.device(device), bad_images or BadImages()
+    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)
+
+
+def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
+    """The transform of evaluation, timm's: resize, centre crop; normalised unless ``as_bytes``."""
+    return create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
+
+
+def create_eval_loader(
+    dataset: ImageSet,
+    data_config: dict[str, Any],
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    bad_images: BadImages | None = None,
+) -> PrefetchLoader:
+    """Batches in order, resized and cropped; over several processes each image comes once, with no padding.
+
+    Args:
+        dataset: The images; its transform is set here.
+        data_config: As of ``timm.data.resolve_data_config``.
+        batch_size: Images a batch on each process (> 0).
+        rank: This process.
+        world_size: Processes.
+        workers: Worker processes.
+        device: Where the batches go.
+        bad_images: What happens to unreadable images.
+    """
+    dataset.transform = eval_transform(data_config)
+    sampler = range(rank, len(dataset), world_size)
+    device, bad_images = torch.device(device), bad_images or BadImages()
+    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)

@@ -1,0 +1,181 @@
+"""Labelled images from a folder, a tar, CIFAR's files or scikit-learn's digits, in one form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from sot_core.cli import UsageError
+from vision.data.cifar import CIFAR_FOLDERS, load_cifar
+from vision.data.classes import natural_order
+from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
+from vision.data.images import read_image
+
+__all__ = ["DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
+
+_logger = logging.getLogger(__name__)
+
+DATASETS = ("folder", "cifar10", "cifar100", "digits")
+_SYNONYMS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "eval", "evaluation", "test"),
+}
+_SPLIT_NAMES = {name for names in _SYNONYMS.values() for name in names}
+
+
+class Source(Protocol):
+    """Labelled images: RGB images, their names, and class names in natural order.
+
+    Attributes:
+        where: The place, for messages.
+        class_names: The classes.
+        targets: (N,) index of each image's class.
+    """
+
+    where: str
+    class_names: list[str]
+    targets: np.ndarray
+
+    def name(self, index: int) -> str:
+        """What to call an image in messages and results."""
+
+    def image(self, index: int) -> Image.Image:
+        """Read an image as RGB; an unreadable one is an `ImageError`."""
+
+
+class ArraySource:
+    """Images in memory.
+
+    Args:
+        images: (N, H, W, 3) or (N, H, W), 8-bit.
+        targets: (N,) class indices.
+        class_names: The classes.
+        where: The place, for messages.
+    """
+
+    def __init__(self, images: np.ndarray, targets: np.ndarray, class_names: Sequence[str], where: str) -> None:
+        self.where, self.class_names = where, list(class_names)
+        self.images, self.targets = images, np.asarray(targets, dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        return f"{self.where}[{index}]"
+
+    def image(self, index: int) -> Image.Image:
+        return Image.fromarray(self.images[index]).convert("RGB")
+
+
+class FileSource:
+    """Image files in one folder a class: ``<prefix>/<class>/**/<image>``.
+
+    Hidden files and folders do not count. Images beside the class folders are left out with a warning, and so are
+    folders without an image.
+
+    Args:
+        tree: The files.
+        prefix: The folder of class folders in it.
+
+    Raises:
+        UsageError: if there are no images, or none of them in a class folder.
+    """
+
+    def __init__(self, tree: FileTree, prefix: str = "") -> None:
+        self.tree, self.where = tree, str(tree.root / prefix) if prefix else str(tree.root)
+        self._lead = f"{prefix}/" if prefix else ""
+        files = [path for path in tree.files(prefix) if is_image_name(path)]
+        self.paths = [path for path in files if "/" in path]
+        loose = [path for path in files if "/" not in path]
+        if not self.paths:
+            raise UsageError(
+                f"{len(loose) or 'no'} images, but none in a class folder: {self.where}; "
+                "put each image into the folder of its class: <split>/<class>/<image>"
+            )
+        if loose:
+            _logger.warning(
+                f"{len(loose)} images outside the class folders are left out: {self.where} ({loose[0]}, ...)"
+            )
+        labels = [path.split("/", 1)[0] for path in self.paths]
+        self.class_names = natural_order(labels)
+        empty = [name for name in tree.folders(prefix) if name not in set(labels)]
+        if empty:
+            _logger.warning(f"folders without images are no classes: {self.where} ({', '.join(empty[:5])})")
+        index = {name: position for position, name in enumerate(self.class_names)}
+        self.targets = np.array([index[label] for label in labels], dtype=np.int64)
+
+    def name(self, index: int) -> str:
+        return f"{self.where}/{self.paths[index]}"
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index))
+
+
+def open_source(data_dir: str | None, split: str, dataset: str | None = None, download: bool = False) -> Source:
+    """Open one split of a data set.
+
+    Args:
+        data_dir: A folder with split folders (``train``, ``val`` and their synonyms) or split tars (``train.tar``), a
+            tar with split folders, a folder with CIFAR's files, or, for evaluation, a folder of class folders.
+        split: ``train``, ``val``, or the name of a folder, or ``.`` for class folders directly in ``data_dir``.
+        dataset: A name in `DATASETS`; None: what ``data_dir`` looks like.
+        download: Fetch CIFAR where it is missing.
+
+    Raises:
+        UsageError: if there is no such data, with what was expected.
+    """
+    if dataset == "digits":
+        return _digits(split)
+    if data_dir is None:
+        raise UsageError("no data: give a folder (DIR/train/<class>/..., DIR/val/<class>/...) or --dataset digits")
+    if dataset is None:
+        dataset = next((name for name, folder in CIFAR_FOLDERS.items() if (Path(data_dir) / folder).is_dir()), "folder")
+    if dataset == "folder":
+        return _open_files(open_tree(data_dir), split)
+    images, targets, names = load_cifar(dataset, data_dir, split == "train", download)
+    return ArraySource(images, targets, names, f"{data_dir}/{CIFAR_FOLDERS[dataset]}/{split}")
+
+
+def _open_files(tree: FileTree, split: str) -> FileSource:
+    if split == ".":
+        return FileSource(tree)
+    wanted = _SYNONYMS.get(split, (split,))
+    for name in wanted:
+        path = tree.root / f"{name}.tar"
+        if isinstance(tree, FolderTree) and path.is_file():
+            return _open_files_in(open_tree(path), wanted, "")
+    return _open_files_in(tree, wanted, split)
+
+
+def _open_files_in(tree: FileTree, wanted: Sequence[str], split: str) -> FileSource:
+    """The split's folder in the tree, at its top or below its only folder; or, where nothing has splits, the top."""
+    folders = tree.folders()
+    lead = ""
+    if len(folders) == 1 and folders[0] not in wanted and set(tree.folders(folders[0])) & _SPLIT_NAMES:
+        lead = f"{folders[0]}/"
+        folders = tree.folders(folders[0])
+    for name in wanted:
+        if name in folders:
+            return FileSource(tree, lead + name)
+    has_splits = any(tree.folders(lead + name) for name in set(folders) & _SPLIT_NAMES)  # a class may be called "train"
+    if has_splits or split == "train" or (split and split not in _SYNONYMS):
+        found = ", ".join(folders[:5]) or "no folders"
+        raise UsageError(
+            f"no {split or wanted[0]} folder: {tree.root} has {found}; expected {wanted[0]}/<class>/<image> in it"
+        )
+    return FileSource(tree, lead.rstrip("/"))
+
+
+def _digits(split: str) -> ArraySource:
+    """scikit-learn's 1,797 handwritten digits, 8x8; every fifth is for validation."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise UsageError("scikit-learn is missing: --dataset digits; pip install scikit-learn") from error
+    digits = load_digits()
+    held_out = np.arange(len(digits.target)) % 5 == 0
+    chosen = ~held_out if split == "train" else held_out
+    images = np.rint(digits.images[chosen] * (255.0 / 16.0)).astype(np.uint8)
+    return ArraySource(images, digits.target[chosen], [str(name) for name in digits.target_names], f"digits/{split}")

@@ -1,0 +1,24 @@
+"""Vision models; importing the package registers them with timm."""
+
+from vision.models import deit, micro, names, so_vit, sot, swin
+from vision.models.attach import attach_head
+from vision.models.checkpoint import load_checkpoint
+from vision.models.published import load_published_checkpoint
+from vision.models.sot import SoT
+from vision.models.swin import SwinSoT
+from vision.models.token_embed import TokenEmbed
+
+__all__ = [
+    "SoT",
+    "SwinSoT",
+    "TokenEmbed",
+    "attach_head",
+    "deit",
+    "load_checkpoint",
+    "load_published_checkpoint",
+    "micro",
+    "names",
+    "so_vit",
+    "sot",
+    "swin",
+]

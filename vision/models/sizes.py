@@ -1,0 +1,41 @@
+"""Published sizes of the models, and those of the published code itself where it exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PUBLISHED_SIZES", "PublishedSize"]
+
+
+@dataclass(frozen=True)
+class PublishedSize:
+    """Parameters in millions and multiply-adds in thousand millions at 224 pixels and 1,000 classes.
+
+    Attributes:
+        params: As published; None: not given.
+        gmacs: As published; None: not given.
+        code_params: What the published code builds, all and trainable alone; None: no code is published.
+        code_gmacs: Convolutions, linear layers and matrix products of the published code.
+    """
+
+    params: float | None = None
+    gmacs: float | None = None
+    code_params: tuple[float, float] | None = None
+    code_gmacs: float | None = None
+
+
+PUBLISHED_SIZES = {
+    "sot_tiny": PublishedSize(7.7, 2.5, (8.031, 7.984), 2.753),
+    "sot_small": PublishedSize(26.9, 5.8, (27.087, 27.011), 6.215),
+    "sot_base": PublishedSize(76.8, 14.5, (76.879, 76.775), 15.524),
+    "so_vit_7": PublishedSize(None, None, (5.580, 5.529), 1.417),
+    "so_vit_10": PublishedSize(None, None, (7.159, 7.108), 1.787),
+    "so_vit_14": PublishedSize(None, None, (24.719, 24.643), 5.053),
+    "so_vit_19": PublishedSize(None, None, (43.888, 43.799), 8.751),
+    "deit_tiny_sot": PublishedSize(7.0, 2.3),
+    "deit_small_sot": PublishedSize(26.9, 5.8),
+    "deit_base_sot": PublishedSize(94.9, 18.2),
+    "swin_tiny_sot": PublishedSize(31.6, 6.0),
+    "swin_base_sot": PublishedSize(95.9, 16.9),
+    "sot_micro": PublishedSize(),
+}

@@ -1,0 +1,147 @@
+"""SoT: a vision transformer with a convolutional token embedding and the second-order head.
+
+Reference: arXiv:2104.10935.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from sot_core import ClassificationHead
+from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.published import checkpoint_filter_fn
+from vision.models.token_embed import TokenEmbed
+
+__all__ = ["SoT", "create_sot", "model_cfg", "sinusoid_table"]
+
+
+def sinusoid_table(num_tokens: int, dim: int) -> Tensor:
+    """The fixed position embedding of "Attention is all you need": sine and cosine in turn, by the token's index.
+
+    Shape:
+        (1, num_tokens, dim), float32.
+    """
+    channels = torch.arange(dim, dtype=torch.float64)
+    frequencies = 10000.0 ** (-2.0 * (channels // 2) / dim)
+    angles = torch.arange(num_tokens, dtype=torch.float64).unsqueeze(1) * frequencies
+    table = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+    return table.unsqueeze(0).to(torch.float32)
+
+
+class SoT(HeadMixin, VisionTransformer):
+    """Vision transformer whose tokens come from `TokenEmbed` and whose logits come from `ClassificationHead`.
+
+    Args:
+        *args: As timm's `VisionTransformer`.
+        head: Fields of `HeadConfig`; the token width and the number of classes are the model's.
+        token_embed: Dictionary or type of `TokenEmbed`.
+        fixed_pos_embed: Whether the position embedding is the fixed sinusoid, a parameter that is not trained, as
+            published; otherwise it is learned.
+        weight_init: As timm's `VisionTransformer`.
+        **kwargs: As timm's `VisionTransformer`.
+
+    Shape:
+        (B, in_chans, H, W) -> (B, num_classes).
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        head: Mapping[str, Any] | None = None,
+        token_embed: Mapping[str, Any] | str | None = None,
+        fixed_pos_embed: bool = True,
+        weight_init: str = "",
+        **kwargs: Any,
+    ) -> None:
+        embed_layer = partial(TokenEmbed, token_embed, strict_img_size=True)
+        super().__init__(*args, embed_layer=embed_layer, weight_init="skip", **kwargs)
+        self.fixed_pos_embed = fixed_pos_embed and self.pos_embed is not None
+        if self.fixed_pos_embed:
+            self.pos_embed.requires_grad_(False)
+        config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, self.has_class_token)
+        self.set_head(ClassificationHead(config))
+        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
+        if weight_init != "skip":
+            self.init_weights(needs_reset=False)
+
+    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
+        """Initialise the weights, the fixed position embedding with its sinusoid."""
+        super().init_weights(mode, needs_reset)
+        if self.fixed_pos_embed:
+            with torch.no_grad():
+                self.pos_embed.copy_(sinusoid_table(*self.pos_embed.shape[1:]))
+
+
+def model_cfg(**kwargs: Any) -> dict[str, Any]:
+    """The default_cfg of a model of this package."""
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": None,
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+        "fixed_input_size": True,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "patch_embed.proj.stem.0",
+        "classifier": ("head.cls_fc", "head.word_fc"),
+        **kwargs,
+    }
+
+
+def create_sot(variant: str, pretrained: bool, head: dict[str, Any], **kwargs: Any) -> SoT:
+    """Build a `SoT` model through timm's builder.
+
+    Args:
+        variant: Name of the model.
+        pretrained: Whether to load the weights that ``pretrained_cfg_overlay`` names.
+        head: Fields of `HeadConfig` that belong to the variant.
+        **kwargs: The model's arguments, and the head's options, see `split_head_options`.
+    """
+    fields, kwargs = split_head_options(kwargs, **head)
+    out_indices = kwargs.pop("out_indices", 3)
+    return build_model_with_cfg(
+        SoT,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+        head=fields,
+        **kwargs,
+    )
+
+
+default_cfgs = generate_default_cfgs(
+    {"sot_tiny.untrained": model_cfg(), "sot_small.untrained": model_cfg(), "sot_base.untrained": model_cfg()}
+)
+
+_PUBLISHED: dict[str, Any] = {"qkv_bias": False, "norm_layer": torch.nn.LayerNorm}  # an epsilon of 1e-5
+
+
+@register_model
+def sot_tiny(pretrained: bool = False, **kwargs: Any) -> SoT:
+    """SoT-Tiny: 12 blocks of width 240, head 6 x 14 x 14."""
+    model_args = {**_PUBLISHED, "embed_dim": 240, "depth": 12, "num_heads": 4, "mlp_ratio": 2.5}
+    return create_sot("sot_tiny", pretrained, {"num_heads": 6, "q_dim": 14}, **{**model_args, **kwargs})
+
+
+@register_model
+def sot_small(pretrained: bool = False, **kwargs: Any) -> SoT:
+    """SoT-Small: 14 blocks of width 384, head 6 x 24 x 24."""
+    model_args = {**_PUBLISHED, "embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.5}
+    return create_sot("sot_small", pretrained, {"num_heads": 6, "q_dim": 24}, **{**model_args, **kwargs})
+
+
+@register_model
+def sot_base(pretrained: bool = False, **kwargs: Any) -> SoT:
+    """SoT-Base: 24 blocks of width 528, head 6 x 38 x 38."""
+    model_args = {**_PUBLISHED, "embed_dim": 528, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0}
+    return create_sot("sot_base", pretrained, {"num_heads": 6, "q_dim": 38}, **{**model_args, **kwargs})

@@ -1,0 +1,169 @@
+"""Predict the classes of images: names and probabilities as text, JSON or CSV.
+
+python vision/predict.py PHOTO.jpg FOLDER --checkpoint out/train/RUN/model_best.pth.tar --format json
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+import torch
+from PIL import Image
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from vision.config_file import Parser, parse_args
+from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
+from vision.data.classes import imagenet_names
+from vision.data.files import is_image_name, open_tree
+from vision.device import default_workers, init_device, memory_format, mixed_precision
+from vision.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
+from vision.trained import TrainedModel, load_trained
+
+
+class PathSource:
+    """Image files without labels; their targets are their positions.
+
+    Args:
+        paths: The files.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths, self.where, self.class_names = list(paths), "the images given", []
+        self.targets = np.arange(len(paths))
+
+    def name(self, index: int) -> str:
+        return str(self.paths[index])
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.paths[index].read_bytes(), self.name(index))
+
+
+def predict_parser() -> Parser:
+    """The parser of ``vision/predict.py``."""
+    parser = Parser(prog="predict.py", description="Predict the classes of images.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
+    parser.add_argument("--model", help="the model, where the checkpoint does not say it")
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--topk", type=positive_int, default=5, help="classes to name for each image")
+    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="how to write")
+    parser.add_argument("--output", help="file to write to; default: standard output")
+    add_checkpoint_options(parser)
+    add_image_options(parser)
+    add_device_options(parser)
+    parser.set_defaults(data_dir=None)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, predict and write."""
+    args = parse_args(predict_parser(), argv)
+    rows = predict(args)
+    text = _WRITERS[args.format](rows)
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        with atomic_file(args.output) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def find_images(words: Sequence[str]) -> list[Path]:
+    """The files that are named, and all images under the folders that are.
+
+    Raises:
+        UsageError: for a path that is not there, or a folder without images.
+    """
+    found = []
+    for path in map(Path, words):
+        if path.is_dir():
+            files = [path / name for name in open_tree(path).files() if is_image_name(name)]
+            if not files:
+                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
+            found += files
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
+    return found
+
+
+@torch.inference_mode()
+def predict(args: Namespace) -> list[dict[str, Any]]:
+    """Predict as the options say.
+
+    Returns:
+        For each image its path, the ``class`` and ``probability``, and ``top``: the most probable classes in order.
+    """
+    device = init_device(args)
+    trained = load_trained(args, device)
+    names = class_names(trained)
+    amp = trained.options.get("amp") if args.amp is None else args.amp
+    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
+    source = PathSource(find_images(args.images))
+    workers = min(default_workers(args.workers), len(source.paths) // args.batch_size)
+    bad_images = BadImages(args.bad_images)
+    loader = create_eval_loader(
+        ImageSet(source), trained.data_config, args.batch_size, workers=workers, device=device, bad_images=bad_images
+    )
+    rows = []
+    for images, positions in loader:
+        if not len(images):
+            continue
+        with autocast():
+            logits = trained.model(images.contiguous(memory_format=memory_format(args.channels_last)))
+        best = logits.float().softmax(1).topk(min(args.topk, trained.num_classes))
+        for position, values, indices in zip(positions.tolist(), *(part.tolist() for part in best), strict=True):
+            top = [
+                {"class": names[index], "description": describe(names[index]), "probability": round(value, 6)}
+                for value, index in zip(values, indices, strict=True)
+            ]
+            rows.append({"image": source.name(position), **top[0], "top": top})
+    return rows
+
+
+def class_names(trained: TrainedModel) -> list[str]:
+    """The model's class names; for a model of 1,000 classes that was saved without, ImageNet's."""
+    if trained.class_names is not None:
+        return trained.class_names
+    if trained.num_classes == len(imagenet_names()):
+        return list(imagenet_names())
+    raise UsageError("the checkpoint names no classes; use a checkpoint of vision/train.py")
+
+
+def _as_text(rows: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        best = ", ".join(f"{item['description']} {item['probability']:.3f}" for item in row["top"])
+        lines.append(f"{row['image']}: {best}\n")
+    return "".join(lines)
+
+
+def _as_json(rows: Sequence[dict[str, Any]]) -> str:
+    return json.dumps(rows, indent=1) + "\n"
+
+
+def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "rank", "class", "description", "probability"])
+    for row in rows:
+        for rank, item in enumerate(row["top"], start=1):
+            writer.writerow([row["image"], rank, item["class"], item["description"], f"{item['probability']:.6f}"])
+    return text.getvalue()
+
+
+_WRITERS = {"text": _as_text, "json": _as_json, "csv": _as_csv}
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,162 @@
+"""Validate a model on a data set: top-1, top-5, each class, and what is taken for what.
+
+python vision/validate.py DIR --checkpoint out/train/RUN/model_best.pth.tar
+python vision/validate.py DIR SoT_Tiny -b 256 --checkpoint SoT_Tiny.pth.tar             # a published checkpoint
+python vision/validate.py IMAGENET_A SoT_Tiny --checkpoint SoT_Tiny.pth.tar --imagenet-a
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch.distributed as dist
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from vision.config_file import Parser, parse_args
+from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
+from vision.data.classes import imagenet_a_names
+from vision.device import default_workers, init_device, memory_format, mixed_precision
+from vision.dry_run import first_loss, print_dry_run
+from vision.engine import evaluate
+from vision.metrics import ClassEvaluator, draw_confusion
+from vision.options import (
+    add_checkpoint_options,
+    add_device_options,
+    add_dry_run,
+    add_image_options,
+    add_source_options,
+)
+from vision.real_labels import RealLabels
+from vision.resolve import plain_options
+from vision.trained import load_trained
+
+
+def validate_parser() -> Parser:
+    """The parser of ``vision/validate.py``."""
+    parser = Parser(prog="validate.py", description="Validate an image classifier.")
+    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
+    parser.add_argument("--config", help="YAML file of options")
+    add_dry_run(parser)
+    add_checkpoint_options(parser)
+    add_source_options(parser)
+    add_image_options(parser)
+    group = parser.add_argument_group("validation")
+    group.add_argument(
+        "--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone"
+    )
+    group.add_argument(
+        "--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others"
+    )
+    group.add_argument("--per-class", help="CSV file: images, accuracy and main confusion of each class")
+    group.add_argument("--confusion", help="picture of what is taken for what (needs matplotlib)")
+    group.add_argument("--results", help="JSON file of the metrics")
+    add_device_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, validate and print."""
+    try:
+        validate(parse_args(validate_parser(), argv))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def validate(args: Namespace) -> dict[str, Any]:
+    """Validate as the options say, write the files that are asked for, and print the metrics.
+
+    Returns:
+        Loss, top1, top5 (percent), number of images, and what else was counted.
+    """
+    device = init_device(args)
+    trained = load_trained(args, device)
+    if args.amp is None:
+        args.amp, args.amp_dtype = trained.options.get("amp"), trained.options.get("amp_dtype", args.amp_dtype)
+    source = open_source(args.data_dir, args.val_split, args.dataset or trained.options.get("dataset"), args.download)
+    names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
+    dataset = ImageSet(source, class_index=match_classes(source.class_names, names, source.where))
+    allowed = _imagenet_a(names, source.class_names) if args.imagenet_a else None
+    autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
+    facts = {"recipe": trained.recipe, "data_config": trained.data_config, "weights": trained.weights}
+    if args.dry_run:
+        loss = first_loss(trained.model, dataset, trained.data_config, device, autocast)
+        if args.rank == 0:
+            print_dry_run(plain_options(args), facts, *loss)
+        return {}
+
+    evaluator = ClassEvaluator(trained.num_classes, device, allowed, confusion=len(names) <= 5000)
+    real_labels = None
+    if args.real_labels is not None:
+        real_labels = RealLabels(dataset.names(), names, args.real_labels or None, args.world_size)
+    bad_images = BadImages(args.bad_images)
+    workers = default_workers(args.workers, args.world_size)
+    loader = create_eval_loader(
+        dataset, trained.data_config, args.batch_size, args.rank, args.world_size, workers, device, bad_images
+    )
+    evaluate(trained.model, loader, evaluator, autocast, memory_format(args.channels_last), real_labels)
+    metrics = {**evaluator.compute(args.distributed), "images": int(evaluator.totals.sum())}
+    if real_labels is not None:
+        metrics |= real_labels.accuracy()
+    if bad_images.count:
+        metrics["bad_images"] = bad_images.count
+    if args.rank == 0:
+        _report(args, metrics, evaluator, names, trained.weights)
+    return metrics
+
+
+def _imagenet_a(names: Sequence[str], data_names: Sequence[str]) -> list[int]:
+    """The model's indices of ImageNet-A's classes, which must be the data's."""
+    index = {name: position for position, name in enumerate(names)}
+    missing = [name for name in imagenet_a_names() if name not in index]
+    if missing:
+        raise UsageError(f"--imagenet-a needs a model of ImageNet's classes: it lacks {missing[0]}; leave it out")
+    others = sorted(set(data_names) - set(imagenet_a_names()))
+    if others:
+        raise UsageError(f"--imagenet-a: the data has {others[0]}, none of ImageNet-A's 200 classes; leave it out")
+    return [index[name] for name in imagenet_a_names()]
+
+
+def _report(
+    args: Namespace, metrics: dict[str, Any], evaluator: ClassEvaluator, names: Sequence[str], weights: str
+) -> None:
+    shown = [describe(name) for name in names]
+    rows = evaluator.per_class(shown)
+    if args.per_class:
+        with atomic_file(args.per_class) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    if args.confusion:
+        if evaluator.confusion is None:
+            raise UsageError(f"--confusion: {len(names)} classes are too many for a picture; use --per-class")
+        draw_confusion(evaluator.confusion, shown, args.confusion)
+    if args.results:
+        with atomic_file(args.results) as temporary:
+            content = {"checkpoint": args.checkpoint, "data": args.data_dir, "weights": weights, **metrics}
+            temporary.write_text(json.dumps({**content, "per_class": rows}, indent=1), encoding="utf-8")
+    worst = sorted(rows, key=lambda row: row["accuracy"])[:5]
+    print(  # noqa: T201
+        f"top-1 {metrics['top1']:.2f} %, top-5 {metrics['top5']:.2f} %, loss {metrics['loss']:.4f}, "
+        f"{metrics['images']} images, {weights} weights"
+    )
+    for key in ("real_top1", "real_top5", "bad_images"):
+        if key in metrics:
+            print(f"{key}: {metrics[key]}")  # noqa: T201
+    for row in worst:
+        taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
+        print(f"  {row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)
