@@ -33,7 +33,8 @@ def block(words):
 def folder(tmp_path_factory):
     """Where the reader stands: the scripts, GLUE's files and a byte-level BPE."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "glue_scripts").symlink_to(REPOSITORY / "glue_scripts")
+    for name in ("glue_scripts", "sot_fairseq"):
+        (folder / name).symlink_to(REPOSITORY / name)
     tiny_gpt2(folder / "gpt2_bpe")
     rng = random.Random(1)
     tables = {"RTE": ("index\tsentence1\tsentence2\tlabel", 2), "SST-2": ("sentence\tlabel", 1)}

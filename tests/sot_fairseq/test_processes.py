@@ -106,7 +106,7 @@ checkpoint: {save_dir: run, no_epoch_checkpoints: true}
 def run_hydra(folder, *overrides):
     program = str(Path(sys.executable).parent / "fairseq-hydra-train")
     words = [program, "--config-dir", str(folder), "--config-name", "tiny", *overrides]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # as in this process
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
