@@ -76,8 +76,8 @@ def test_every_choice_is_listed_in_its_error():
 
 
 def test_svpns_numbers_do_not_matter_to_other_normalisations():
-    HeadConfig(8, 2, normalization="epn", num_singular_values=2)
-    HeadConfig(8, 2, pooling="gap", num_singular_values=2)
+    for other in ({"normalization": "epn"}, {"pooling": "gap"}):
+        assert HeadConfig(8, 2, num_singular_values=2, **other).num_singular_values == 2
 
 
 def test_numpy_and_bool_free_integers_are_integers():

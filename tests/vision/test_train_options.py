@@ -125,7 +125,8 @@ def test_images_of_16_bits_train(tmp_path, train):
             (tmp_path / "data" / split / name).mkdir(parents=True)
             values = (np.asarray(make_image(0, 0).convert("L")).astype(np.uint16)) * 257
             Image.fromarray(values).save(tmp_path / "data" / split / name / "x.png")
-    train(tmp_path / "data", "--epochs", 1)
+    folder = train(tmp_path / "data", "--epochs", 1)
+    assert np.isfinite(float(rows(folder)[0]["train_loss"]))
 
 
 def test_training_from_a_tar(images, train, tmp_path):
