@@ -10,7 +10,7 @@ export GLUE_DIR=$out/corpus ENCODER=minilm HEAD="mgcrp cls" SEEDS="1 2 3" BATCH_
 "${PYTHON:-python}" -m sot_text.acceptability "$GLUE_DIR/CoLA"
 OUT_DIR=$out/frozen LR=1e-3 MAX_EPOCH=4 bash "$here/cola.sh" --cpu --freeze-backbone &
 frozen=$!
-OUT_DIR=$out/fine-tuned LR=1e-4 MAX_EPOCH=2 bash "$here/cola.sh" --cpu || { kill "$frozen"; exit 1; }
+OUT_DIR=$out/fine-tuned LR=1e-4 MAX_EPOCH=1 bash "$here/cola.sh" --cpu || { kill "$frozen"; exit 1; }
 wait "$frozen"
 printf '\n== dev results: encoder frozen and fine-tuned\n'
 "${PYTHON:-python}" -m sot_fairseq.results "$out/frozen" "$out/fine-tuned"
