@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import timm
+import torch
 from timm.data import resolve_data_config
 from torch import nn
 
@@ -16,15 +17,20 @@ from vision.checkpoints import choose_weights, read_checkpoint
 from vision.models.attach import attach_head
 from vision.models.checkpoint import load_checkpoint
 from vision.models.head_mixin import HeadMixin
+from vision.models.probe import evaluating
 
 __all__ = [
     "build_model",
+    "check_image_size",
     "head_modules",
     "load_initial",
     "model_recipe",
     "resolve_images",
     "saved_recipe",
 ]
+
+
+_MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
 
 
 def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +94,8 @@ def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str) -> None
         old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
         prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
         own = model.state_dict()
+        moved = {old: new for old, new in _MOVED_NORM.items() if new in own and old not in own}
+        state = {moved.get(name, name): value for name, value in state.items()}
         state = {name: value for name, value in state.items() if name in own or not name.startswith(prefixes)}
     load_checkpoint(model, state)
 
@@ -123,6 +131,29 @@ def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = N
         return resolve_data_config(given, pretrained_cfg=saved, model=model)
     except AssertionError as error:
         raise UsageError("--mean and --std want one number, or one for each channel; mend them") from error
+
+
+def check_image_size(model: nn.Module, name: str, size: Sequence[int]) -> None:
+    """Make sure that a model takes images of a size, where that is not its own.
+
+    Args:
+        model: The model, on the CPU.
+        name: Its name.
+        size: Channels, height and width.
+
+    Raises:
+        UsageError: with the model's own words, where it does not.
+    """
+    if tuple(size) == tuple((getattr(model, "pretrained_cfg", None) or {}).get("input_size", ())):
+        return
+    try:
+        with evaluating(model), torch.no_grad():
+            model(torch.zeros(1, *size))
+    except (ValueError, AssertionError, RuntimeError, IndexError) as error:
+        height, width = size[1:]
+        raise UsageError(
+            f"{name} takes no images of {height}x{width}: {_one_line(error)}; give another --img-size"
+        ) from error
 
 
 def head_modules(model: nn.Module) -> list[nn.Module]:

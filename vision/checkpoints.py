@@ -47,9 +47,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise UsageError(f"no such checkpoint: {file.resolve()}; give the path of a checkpoint file")
     try:
         if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            content = load_file(file)
+            content = _read_safetensors(file)
         else:
             with torch.serialization.safe_globals([*_harmless()]):
                 content = torch.load(file, map_location="cpu", weights_only=True)
@@ -62,6 +60,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise UsageError(f"no checkpoint: {file} holds a {type(content).__name__}; give a file with a state dict")
     return dict(content) if _is_nested(content) else {"state_dict": dict(content)}
+
+
+def _read_safetensors(file: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
 
 
 def _harmless() -> list[Any]:

@@ -60,6 +60,8 @@ def create_trainer(session: Session, progress: Progress) -> Trainer:
             layer_decay=args.layer_decay,
             **args.opt_kwargs,
         )
+    if getattr(optimizer, "is_second_order", False):
+        raise UsageError(f"--opt {args.opt} needs second derivatives, which are not computed here; give another --opt")
     if args.model_ema:
         task.setup_ema(decay=args.model_ema_decay, use_warmup=args.model_ema_warmup)
     if session.checkpoint is not None:
@@ -159,6 +161,9 @@ def _restore(
         if "state_dict_ema" not in checkpoint:
             raise UsageError("--resume: the checkpoint has no averaged weights; leave out --model-ema")
         task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict_ema"]), ema=True)
+    old = checkpoint["options"].get("opt", session.args.opt)
+    if old != session.args.opt:
+        raise UsageError(f"--resume: the checkpoint has another optimizer ({old}); give the same options")
     try:
         optimizer.load_state_dict(checkpoint["optimizer"])
     except (ValueError, KeyError) as error:

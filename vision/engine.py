@@ -43,6 +43,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
 
     Raises:
         NonFiniteError: at the first loss that is not finite, before it can change a weight.
+        UsageError: if no image of the epoch can be read.
         ImageError: for an unreadable image, where that is an error.
     """
     trainer.task.train()
@@ -80,7 +81,9 @@ def _finish(trainer: Trainer, progress: Progress) -> dict[str, float]:
         sums = sums.to(trainer.task.device)
         dist.all_reduce(sums)
     loss_sum, images, bad = sums.tolist()
-    metrics = {"loss": loss_sum / max(1, images), "bad_images": int(bad), "skipped": progress.skipped}
+    if not images:
+        raise UsageError("nothing to learn: no image can be read; python -m vision.check_data DIR lists the bad files")
+    metrics = {"loss": loss_sum / images, "bad_images": int(bad), "skipped": progress.skipped}
     bad_images.count = 0
     if progress.step >= trainer.steps_per_epoch:
         if progress.skipped == trainer.updates_per_epoch:
@@ -180,7 +183,8 @@ def evaluate(
         memory_format: Layout of the images.
         on_output: Also sees each batch's logits, in the loader's order.
     """
-    model.eval()
+    model.train()  # LeViT and others cache tensors in evaluation mode until they are told to train: averages would
+    model.eval()  # be evaluated with old ones
     for images, targets in _with_bar(loader, "evaluation", not dist.is_initialized() or dist.get_rank() == 0):
         if len(images):
             with autocast():

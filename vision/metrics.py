@@ -63,11 +63,17 @@ class ClassEvaluator(ClassificationEvaluator):
             self.confusion += torch.bincount(target * num_classes + predicted, minlength=num_classes**2)
 
     def compute(self, distributed: bool = False) -> dict[str, float]:
-        """Loss, top1 and top5 over all processes; the counts by class are summed over them too."""
+        """Loss, top1 and top5 over all processes; the counts by class are summed over them too.
+
+        Raises:
+            UsageError: if there was no image at all.
+        """
         if distributed:
             for counts in (self.totals, self.hits, self.confusion):
                 if counts is not None:
                     dist.all_reduce(counts)
+        if not self.totals.any():
+            raise UsageError("nothing to evaluate: no image can be read; python -m vision.check_data DIR lists them")
         return dict(super().compute(distributed=distributed))
 
     def per_class(self, class_names: Sequence[str]) -> list[dict[str, Any]]:

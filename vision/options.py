@@ -23,6 +23,7 @@ __all__ = [
     "train_parser",
 ]
 
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 SCHEDULES = ("cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt", "constant")
 
 
@@ -44,6 +45,11 @@ def non_negative(text: str) -> float:
 def fraction(text: str) -> float:
     """A number in [0, 1]."""
     return _number(text, lambda value: 0 <= value <= 1, "a number in [0, 1]")
+
+
+def seed(text: str) -> int:
+    """An integer in [0, 2**31), as numpy's generators take it for every process."""
+    return int(_number(text, lambda value: 0 <= value < 2**31 and value == int(value), "an integer in [0, 2**31)"))
 
 
 def _number(text: str, accept: Callable[[float], bool], kind: str) -> float:
@@ -80,7 +86,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--crop-pct", type=fraction, help="part of the resized image that the evaluation's crop keeps")
     group.add_argument("--crop-mode", choices=("center", "squash", "border"), help="how evaluation crops")
-    group.add_argument("--interpolation", help="of resizing: bilinear, bicubic, random, ...")
+    group.add_argument("--interpolation", choices=INTERPOLATIONS, help="of resizing")
     group.add_argument("--mean", type=float, nargs="+", help="mean of each channel, images in [0, 1]")
     group.add_argument("--std", type=float, nargs="+", help="standard deviation of each channel")
     group.add_argument("-b", "--batch-size", "--b", type=positive_int, default=128, help="images a batch and process")
@@ -173,7 +179,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="batch statistics over all processes: several processes compute what one does with their batches together",
     )
-    group.add_argument("--seed", type=int, default=42, help="of everything random")
+    group.add_argument("--seed", type=seed, default=42, help="of everything random")
 
 
 def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:

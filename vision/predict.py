@@ -97,7 +97,6 @@ def find_images(words: Sequence[str]) -> list[Path]:
     return found
 
 
-@torch.inference_mode()
 def predict(args: Namespace) -> list[dict[str, Any]]:
     """Predict as the options say.
 
@@ -119,7 +118,7 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
     for images, positions in loader:
         if not len(images):
             continue
-        with autocast():
+        with torch.inference_mode(), autocast():
             logits = trained.model(images.contiguous(memory_format=memory_format(args.channels_last)))
         best = logits.float().softmax(1).topk(min(args.topk, trained.num_classes))
         for position, values, indices in zip(positions.tolist(), *(part.tolist() for part in best), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,18 @@ def resolve_options(args: Namespace) -> None:
         raise UsageError(
             f"the warm-up of {args.warmup_epochs:g} epochs leaves none of {args.epochs}; shorten --warmup-epochs"
         )
+    _check_ranges(args)
     args.workers = default_workers(args.workers, args.world_size)
+
+
+def _check_ranges(args: Namespace) -> None:
+    for name, upper in (("scale", 1.0), ("ratio", math.inf), ("cutmix_minmax", 1.0)):
+        low, high = getattr(args, name) or (0.5, 1.0)
+        if not 0 < low <= high <= upper or (low == high and name == "cutmix_minmax"):
+            limit = "" if math.isinf(upper) else f" up to {upper:g}"
+            raise UsageError(
+                f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; mend it"
+            )
 
 
 def plain_options(args: Namespace) -> dict[str, Any]:

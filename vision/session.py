@@ -13,7 +13,7 @@ from timm.utils import random_seed
 from torch import nn
 
 from sot_core.cli import UsageError
-from vision.build import build_model, load_initial, model_recipe, resolve_images, saved_recipe
+from vision.build import build_model, check_image_size, load_initial, model_recipe, resolve_images, saved_recipe
 from vision.checkpoints import check_same_run, read_checkpoint
 from vision.data import ImageSet, match_classes, open_source
 from vision.device import init_device, memory_format, mixed_precision
@@ -92,6 +92,8 @@ def open_session(args: Namespace) -> Session:
         recipe = checkpoint["recipe"]
     random_seed(args.seed)
     model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
+    data_config = resolve_images(args, model)
+    check_image_size(model, recipe["name"], data_config["input_size"])
     if args.initial_checkpoint and checkpoint is None:
         load_initial(model, recipe, args.initial_checkpoint)
     model.to(device=device, memory_format=memory_format(args.channels_last))
@@ -103,7 +105,7 @@ def open_session(args: Namespace) -> Session:
         class_names,
         saved_recipe(recipe, model),
         model,
-        resolve_images(args, model),
+        data_config,
         *mixed_precision(device, args.amp, args.amp_dtype),
         checkpoint,
     )

@@ -9,6 +9,7 @@ torchrun --nproc_per_node 8 vision/train.py DIR --config sot_small -b 128 --amp 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -168,7 +169,7 @@ def _train(session: Session, trainer: Trainer, progress: Progress, files: RunFil
             trainer.mixup.mixup_enabled = epoch < args.mixup_off_epoch
         train_metrics = train_one_epoch(trainer, progress)
         check_parameters(trainer.model)
-        metrics = _evaluate_weights(session, trainer, val_loader)
+        metrics = _evaluate_weights(session, trainer, val_loader, epoch)
         top1 = metrics.get("ema_top1", metrics["top1"])
         files.save(epoch, top1)
         if files.folder is not None:
@@ -177,7 +178,7 @@ def _train(session: Session, trainer: Trainer, progress: Progress, files: RunFil
         _logger.info(f"epoch {epoch}: train loss {train_metrics['loss']:.4f}, lr {trainer.lr:.3e}; evaluation: {shown}")
 
 
-def _evaluate_weights(session: Session, trainer: Trainer, loader: Any) -> dict[str, float]:
+def _evaluate_weights(session: Session, trainer: Trainer, loader: Any, epoch: int) -> dict[str, float]:
     """Metrics of the weights, and under ``ema_`` of the averaged ones."""
     metrics = {}
     for ema in (False, True) if trainer.task.has_ema() else (False,):
@@ -186,6 +187,11 @@ def _evaluate_weights(session: Session, trainer: Trainer, loader: Any) -> dict[s
         evaluator = ClassEvaluator(session.recipe["num_classes"], session.device)
         evaluate(model, loader, evaluator, session.autocast, session.memory_format)
         values = evaluator.compute(distributed=session.args.distributed)
+        if not math.isfinite(values["loss"]):
+            raise NonFiniteError(
+                f"the evaluation's loss is {values['loss']}: epoch {epoch}, lr {trainer.lr:.3e}; "
+                "lower --lr, lengthen --warmup-epochs or set --clip-grad"
+            )
         metrics |= {("ema_" if ema else "") + key: value for key, value in values.items()}
     return metrics
 

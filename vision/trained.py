@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sot_core.cli import UsageError
-from vision.build import build_model, model_recipe, resolve_images
+from vision.build import build_model, check_image_size, model_recipe, resolve_images
 from vision.checkpoints import choose_weights, load_state, read_checkpoint
 from vision.device import memory_format
 from vision.models.checkpoint import load_checkpoint
@@ -75,6 +75,7 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
             model = _resize(model, recipe, data_config["input_size"][1:])
     else:
         load_checkpoint(model, state, strict=True)
+    check_image_size(model, recipe["name"], data_config["input_size"])
     names = list(checkpoint["class_names"]) if ours else None
     options = checkpoint["options"] if ours else {}
     return TrainedModel(_prepare(model, args, device), recipe, names, data_config, options, weights)
@@ -85,7 +86,7 @@ def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]
     if hasattr(model, "set_input_size"):
         try:
             model.set_input_size(img_size=tuple(img_size))
-        except (ValueError, AssertionError) as error:
+        except (ValueError, AssertionError, RuntimeError) as error:
             raise UsageError(f"cannot resize {recipe['name']}: {error}; give another --img-size") from error
         return model
     if not timm.get_pretrained_cfg(recipe["name"]).fixed_input_size:
@@ -105,6 +106,7 @@ def _from_timm(args: Namespace, device: torch.device) -> TrainedModel:
     recipe = model_recipe(args, args.num_classes or 1000, {})
     model = build_model(recipe, pretrained=True)
     data_config = resolve_images(args, model)
+    check_image_size(model, recipe["name"], data_config["input_size"])
     return TrainedModel(_prepare(model, args, device), recipe, None, data_config, {}, "pretrained")
 
 

@@ -103,8 +103,8 @@ class Trainer:
     @property
     def lr(self) -> float:
         """The present learning rate, without a group's scale."""
-        group = self.optimizer.param_groups[0]
-        return group["lr"] / group.get("lr_scale", 1.0)
+        group = max(self.optimizer.param_groups, key=lambda group: group.get("lr_scale", 1.0))
+        return group["lr"] / (group.get("lr_scale", 1.0) or 1.0)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import torch
 import torch.distributed as dist
 
 from sot_core.cli import UsageError, atomic_file, run_main
@@ -108,8 +109,11 @@ def validate(args: Namespace) -> dict[str, Any]:
     metrics = {**evaluator.compute(args.distributed), "images": int(evaluator.totals.sum())}
     if real_labels is not None:
         metrics |= real_labels.accuracy()
-    if bad_images.count:
-        metrics["bad_images"] = bad_images.count
+    bad = torch.tensor(bad_images.count, device=device)
+    if args.distributed:
+        dist.all_reduce(bad)
+    if bad:
+        metrics["bad_images"] = int(bad)
     if args.rank == 0:
         _report(args, metrics, evaluator, names, trained.weights)
     return metrics
@@ -132,6 +136,17 @@ def _report(
 ) -> None:
     shown = [describe(name) for name in names]
     rows = evaluator.per_class(shown)
+    worst = sorted(rows, key=lambda row: row["accuracy"])[:5]
+    print(  # noqa: T201
+        f"top-1 {metrics['top1']:.2f} %, top-5 {metrics['top5']:.2f} %, loss {metrics['loss']:.4f}, "
+        f"{metrics['images']} images, {weights} weights"
+    )
+    for key in ("real_top1", "real_top5", "bad_images"):
+        if key in metrics:
+            print(f"{key}: {metrics[key]}")  # noqa: T201
+    for row in worst:
+        taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
+        print(f"  {row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")  # noqa: T201
     if args.per_class:
         with atomic_file(args.per_class) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
@@ -145,17 +160,6 @@ def _report(
         with atomic_file(args.results) as temporary:
             content = {"checkpoint": args.checkpoint, "data": args.data_dir, "weights": weights, **metrics}
             temporary.write_text(json.dumps({**content, "per_class": rows}, indent=1), encoding="utf-8")
-    worst = sorted(rows, key=lambda row: row["accuracy"])[:5]
-    print(  # noqa: T201
-        f"top-1 {metrics['top1']:.2f} %, top-5 {metrics['top5']:.2f} %, loss {metrics['loss']:.4f}, "
-        f"{metrics['images']} images, {weights} weights"
-    )
-    for key in ("real_top1", "real_top5", "bad_images"):
-        if key in metrics:
-            print(f"{key}: {metrics[key]}")  # noqa: T201
-    for row in worst:
-        taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
-        print(f"  {row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")  # noqa: T201
 
 
 if __name__ == "__main__":

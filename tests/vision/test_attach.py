@@ -276,6 +276,13 @@ def test_the_probe_leaves_no_trace():
         assert torch.isfinite(model(torch.randn(1, 3, 224, 224))).all()
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_attaching_needs_no_gradients(mode):
+    with mode():
+        model = vision.attach_head(backbone("resnet10t"), **HEAD).eval()
+        assert model(image("resnet10t")).isfinite().all()
+
+
 def test_models_share_no_state():
     first, second = (vision.attach_head(backbone("resnet10t"), **HEAD) for _ in range(2))
     assert type(first) is type(second)

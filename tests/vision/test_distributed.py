@@ -1,6 +1,7 @@
 """Two processes on the CPU under torchrun: one process with twice the batch, and the same metrics."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -53,12 +54,16 @@ def test_two_processes_equal_one_with_twice_the_batch(images, train, tmp_path):
     assert not torch.equal(alone["state_dict"]["head.word_fc.weight"], start["head.word_fc.weight"])
 
     checkpoint = tmp_path / "runs" / "two" / "last.pth.tar"
+    data = shutil.copytree(images, tmp_path / "data")
+    for name in ("more.png", "one.png"):  # after those of the class: one for each process
+        (data / "val" / "owl" / name).write_bytes(b"text")
     words = ["--checkpoint", checkpoint, "-b", 2, "-j", 0, "--device", "cpu", "--results", "results.json"]
-    process = torchrun(tmp_path, "validate.py", images, *words)
+    process = torchrun(tmp_path, "validate.py", data, *words, "--bad-images", "skip")
     assert process.returncode == 0, process.stderr[-3000:]
     (row,) = rows(tmp_path / "runs" / "two")
     assert f"top-1 {float(row['eval_top1']):.2f} %" in process.stdout
     assert "6 images" in process.stdout
+    assert "bad_images: 2" in process.stdout
     assert process.stdout.count("top-1") == 1
 
 

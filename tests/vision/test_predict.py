@@ -86,6 +86,11 @@ def test_files_that_cannot_be_read(predict, photos, tmp_path):
         predict(tmp_path / "empty")
 
 
+def test_the_head_on_another_model(predict, photos, images, train):
+    words = ["--model", "resnet10t", "--model-kwargs", "--img-size", 32, "--epochs", 1, "--head-pooling", "gap"]
+    assert len(predict(photos, checkpoint=train(images, *words) / "last.pth.tar").splitlines()) >= 7
+
+
 def test_classes_of_a_checkpoint_without_names(predict, photos, tmp_path, trained):
     words = save_imagenet_model(tmp_path / "imagenet.pth")
     model = ["--model", "sot_micro", *words]

@@ -1,11 +1,14 @@
 """Training from the command line on tiny images: files, restarts, precision, batches of any size, starting points."""
 
 import pytest
+import timm
 import torch
 import yaml
 
 from tests.vision.conftest import assert_same_state, load, make_split, rows, weights
 from vision.config_file import parse_args
+from vision.engine import evaluate
+from vision.metrics import ClassEvaluator
 from vision.options import train_parser
 from vision.trained import load_trained
 from vision.validate import validate_parser
@@ -133,6 +136,25 @@ def test_the_heads_learning_rate_has_its_own_scale(images, train):
         torch.testing.assert_close(scaled[name], expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("words", [["--layer-decay", 0], ["--freeze-backbone", "--head-lr-scale", 0]])
+def test_scales_of_zero(images, train, words):
+    """Groups that do not learn do not hide the learning rate."""
+    (row,) = rows(train(images, "--epochs", 1, "--warmup-epochs", 0, "--lr", 0.01, "--min-lr", 0.01, *words))
+    assert float(row["lr"]) == (0 if "--freeze-backbone" in words else 0.01)
+
+
+def test_cached_tensors_do_not_outlive_an_evaluation():
+    """LeViT caches its attention biases in evaluation mode, where an averaged model always is."""
+    model = timm.create_model("levit_128s", num_classes=2).eval()
+    batch, outputs = [(torch.randn(1, 3, 224, 224), torch.tensor([0]))], []
+    for _ in range(2):
+        evaluate(model, batch, ClassEvaluator(2), on_output=outputs.append)
+        for name, parameter in model.named_parameters():
+            if name.endswith("attention_biases"):
+                torch.nn.init.normal_(parameter, std=3)
+    assert not torch.equal(*outputs)
+
+
 @pytest.mark.parametrize("model", ["resnet18", "vit_tiny_patch16_224"])
 def test_the_head_on_any_model(images, train, model):
     kwargs = [] if model == "resnet18" else ["patch_size=8", "embed_dim=16", "depth=1", "num_heads=2"]
@@ -161,6 +183,31 @@ def test_starting_from_another_checkpoint(images, train, tmp_path):
     assert second["head.word_fc.weight"].shape[0] == 2
     assert torch.equal(second["blocks.0.attn.qkv.weight"], old["blocks.0.attn.qkv.weight"])
     assert torch.equal(second["head.pool.proj.weight"], old["head.pool.proj.weight"])
+
+
+@pytest.mark.parametrize(
+    "model, kwargs, classifiers",
+    [
+        ("resnet10t", {}, ["fc"]),
+        ("deit_tiny_distilled_patch16_224", {"depth": 1, "embed_dim": 16, "num_heads": 2}, ["head", "head_dist"]),
+    ],
+)
+def test_classifiers_of_other_classes_start_afresh(images, train, tmp_path, caplog, model, kwargs, classifiers):
+    torch.save(timm.create_model(model, num_classes=5, **kwargs).state_dict(), tmp_path / "five.pth")
+    words = ["--model", model, "--model-kwargs", *(f"{name}={value}" for name, value in kwargs.items())]
+    words += ["--img-size", 32, "--epochs", 1, "--lr", 0, "--initial-checkpoint", tmp_path / "five.pth"]
+    found = weights(train(images, *words))
+    assert all(found[f"{name}.weight"].shape[0] == 3 for name in classifiers)
+    assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias start afresh" in caplog.text
+
+
+def test_the_norm_of_a_plain_classifier_starts_that_of_the_tokens(images, train, tmp_path):
+    source = timm.create_model("convnext_atto", num_classes=5)
+    torch.nn.init.normal_(source.head.norm.weight)
+    torch.save(source.state_dict(), tmp_path / "five.pth")
+    words = ["--model", "convnext_atto", "--model-kwargs", "--img-size", 32, "--epochs", 1, "--lr", 0]
+    words += ["--head-pooling", "gap", "--initial-checkpoint", tmp_path / "five.pth"]
+    assert torch.equal(weights(train(images, *words))["fc_norm.weight"], source.head.norm.weight)
 
 
 def test_a_plain_classifiers_weights_start_a_model_with_the_head(images, train):

@@ -62,6 +62,36 @@ def test_bad_images(images, train, tmp_path):
     assert [row["train_bad_images"] for row in rows(folder)] == ["1", "1"]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_is_gone_is_a_bad_image(images, train, tmp_path, workers):
+    data = shutil.copytree(images, tmp_path / "data")
+    (data / "train" / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(UsageError, match=r"cannot read an image: .*dog/gone\.png \(No such file or directory\)"):
+        train(data, "--epochs", 1, "-j", workers, name="error")
+    folder = train(data, "--epochs", 1, "-j", workers, "--bad-images", "skip", name="skip")
+    assert rows(folder)[0]["train_bad_images"] == "1"
+
+
+@pytest.mark.parametrize("split, what", [("train", "nothing to learn"), ("val", "nothing to evaluate")])
+def test_bad_images_alone_are_an_error(images, train, tmp_path, split, what):
+    data = shutil.copytree(images, tmp_path / "data")
+    for path in (data / split).rglob("*.png"):
+        path.write_bytes(b"text")
+    with pytest.raises(UsageError, match=f"{what}: no image can be read; python -m vision.check_data"):
+        train(data, "--epochs", 1, "--bad-images", "skip")
+
+
+def test_an_evaluation_that_is_not_finite_keeps_the_last_good_checkpoint(images, train, monkeypatch, tmp_path):
+    """Finite losses and weights in training do not make a good checkpoint."""
+    train(images, "--epochs", 1)
+    from vision import train as module
+
+    monkeypatch.setattr(module.ClassEvaluator, "compute", lambda *_, **__: {"loss": float("nan"), "top1": 50.0})
+    with pytest.raises(NonFiniteError, match=r"the evaluation's loss is nan: epoch 1, lr .* checkpoint: runs/run/last"):
+        train(images, "--epochs", 2, "--resume")
+    assert load(tmp_path / "runs" / "run")["progress"]["epoch"] == 1
+
+
 def test_evaluation_stops_at_a_bad_image(images, train, tmp_path):
     data = shutil.copytree(images, tmp_path / "data")
     (data / "val" / "owl" / "101.png").write_bytes(b"")
@@ -112,6 +142,7 @@ def test_resume_within_an_epoch_needs_the_same_batch(images, train):
         (["--head-fusion", "concat"], "another head fusion, sum_fc instead of concat"),
         (["--model-ema"], "no averaged weights"),
         (["--freeze-backbone"], "another optimizer"),
+        (["--opt", "sgd"], r"another optimizer \(adamw\)"),
     ],
 )
 def test_resume_with_other_options(images, train, words, what):
@@ -141,6 +172,16 @@ def test_resume_with_other_classes(images, train, tmp_path):
         (["--input-size", "1", "8", "8"], "images are read in 3 channels: --input-size 1"),
         (["--model-kwargs", "depht=3"], "cannot build the model sot_micro: .*depht"),
         (["--mgcrp-q", "0"], "cannot build the model sot_micro: q_dim"),
+        (
+            ["--model", "vit_tiny_patch16_224", "--model-kwargs", "depth=1"],
+            "vit_tiny_patch16_224 takes no images of 8x8",
+        ),
+        (["--seed", "-1"], "--seed: must be an integer in"),
+        (["--interpolation", "random"], "--interpolation: invalid choice"),
+        (["--ratio", "-1", "1"], "--ratio wants a range of positive numbers, not -1 to 1"),
+        (["--scale", "0.5", "2"], "--scale wants a range of positive numbers up to 1, not 0.5 to 2"),
+        (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax wants a range"),
+        (["--opt", "adahessian"], "--opt adahessian needs second derivatives"),
         (["--mean", "1", "2"], "--mean and --std want"),
         (["--warmup-epochs", "300"], "the warm-up of 300 epochs leaves none of 300; shorten --warmup-epochs"),
         (["--initial-checkpoint", "nowhere.pth"], r"no such checkpoint: .*nowhere\.pth"),

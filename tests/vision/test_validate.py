@@ -52,6 +52,13 @@ def test_report_and_files(images, trained, tmp_path, capsys):
         validate(images, "--checkpoint", trained / "last.pth.tar", "--confusion", tmp_path / "confusion.xyz", *QUICK)
 
 
+def test_the_figures_are_printed_before_a_file_fails(images, trained, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        validate(images, "--checkpoint", trained / "last.pth.tar", "--results", tmp_path / "file" / "r.json", *QUICK)
+    assert "6 images, ema weights" in capsys.readouterr().out
+
+
 def test_counts_by_class():
     evaluator = ClassEvaluator(3, confusion=True)
     evaluator.update(torch.eye(3)[[0, 1, 1, 2]] * 9, torch.tensor([0, 0, 0, 2]))
@@ -120,6 +127,9 @@ def test_checkpoints_that_cannot_be_used(images, trained, tmp_path):
         validate(images, "--checkpoint", path, *QUICK)
     with pytest.raises(UsageError, match="holds sot_micro, not sot_tiny"):
         validate(images, "sot_tiny", "--checkpoint", trained / "last.pth.tar", *QUICK)
+    (tmp_path / "text.safetensors").write_text("text")
+    with pytest.raises(UsageError, match=r"cannot read the checkpoint: .*text\.safetensors; it is cut off"):
+        validate(images, "sot_micro", "--checkpoint", tmp_path / "text.safetensors", *QUICK)
     with pytest.raises(UsageError, match="has no ema weights"):
         validate(images, "sot_micro", "--checkpoint", path, "--weights", "ema", *QUICK)
     with pytest.raises(UsageError, match="no weights: give --checkpoint PATH"):
@@ -134,6 +144,13 @@ def test_bare_weights_with_their_models_name(images, trained, tmp_path):
     found = validate(images, "sot_micro", "--checkpoint", path, *kwargs, *QUICK)
     own = validate(images, "--checkpoint", trained / "last.pth.tar", *QUICK)
     assert found["loss"] == pytest.approx(own["loss"], abs=1e-6)
+
+
+def test_weights_of_a_model_whose_classifier_is_called_classifier(images, tmp_path):
+    model = timm.create_model("mobilenetv3_small_050", num_classes=3)
+    torch.save({"arch": "mobilenetv3_small_050", "state_dict": model.state_dict()}, tmp_path / "timm.pth")
+    found = validate(images, "--checkpoint", tmp_path / "timm.pth", "--img-size", 32, *QUICK)
+    assert found["images"] == 6
 
 
 def test_a_published_checkpoint(tmp_path, capsys):

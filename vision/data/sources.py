@@ -90,9 +90,9 @@ class FileSource:
         self.paths = [path for path in files if "/" in path]
         loose = [path for path in files if "/" not in path]
         if not self.paths:
+            found = f"{len(loose)} images, but none in a class folder" if loose else "no images"
             raise UsageError(
-                f"{len(loose) or 'no'} images, but none in a class folder: {self.where}; "
-                "put each image into the folder of its class: <split>/<class>/<image>"
+                f"{found}: {self.where}; put each image into the folder of its class: <split>/<class>/<image>"
             )
         if loose:
             _logger.warning(

@@ -80,12 +80,13 @@ def fit_state_dict(
         UsageError: naming the tensors that do not fit.
     """
     target, state_dict = model.state_dict(), resample_positions(model, state_dict, source_grid)
+    heads = _head_prefixes(model)
     fits = {name: name in target and target[name].shape == tensor.shape for name, tensor in state_dict.items()}
     missing = [name for name in target if not fits.get(name) and _must_be_held(name, model)]
-    reset = [name for name in missing if name.startswith("head.")]
-    unused = [name for name in fits if name.startswith("head.") and name not in target]
-    wrong = [f"{name} {tuple(state_dict[name].shape)}" for name in fits if not fits[name] and name[:5] != "head."]
-    wrong += [f"{name} missing" for name in missing if name not in fits and name[:5] != "head."]
+    reset = [name for name in missing if name.startswith(heads)]
+    unused = [name for name in fits if name.startswith(heads) and name not in target]
+    wrong = [f"{name} {tuple(state_dict[name].shape)}" for name in fits if not (fits[name] or name.startswith(heads))]
+    wrong += [f"{name} missing" for name in missing if not (name in fits or name.startswith(heads))]
     wrong += [f"{name} does not fit" for name in (*reset, *unused) if strict]
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
@@ -93,6 +94,12 @@ def fit_state_dict(
             f"the checkpoint does not fit {type(model).__name__}: {', '.join(wrong[:5])}{more}; {_advice(model, fits)}"
         )
     return FittedState({name: state_dict[name] for name in fits if fits[name]}, reset, unused)
+
+
+def _head_prefixes(model: nn.Module) -> tuple[str, ...]:
+    """How the names of the head's tensors begin, timm's own classifiers among them: ``fc.``, ``head_dist.``, ..."""
+    names = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    return ("head.", *(f"{name}." for name in ([names] if isinstance(names, str) else names)))
 
 
 def _must_be_held(name: str, model: nn.Module) -> bool:

@@ -11,7 +11,7 @@ from timm.models import get_model_input_config
 from torch import nn
 from torch.func import functional_call
 
-__all__ = ["feature_shape", "parameters_without_gradient"]
+__all__ = ["evaluating", "feature_shape", "parameters_without_gradient"]
 
 
 class _Call(nn.Module):
@@ -34,8 +34,9 @@ def feature_shape(model: nn.Module) -> torch.Size | None:
 
 def parameters_without_gradient(model: nn.Module) -> list[str]:
     """Names of the trainable parameters that the output does not depend on."""
-    output, parameters = _run_on_meta(model, "forward")
-    grads = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
+    with torch.inference_mode(False), torch.enable_grad():
+        output, parameters = _run_on_meta(model, "forward")
+        grads = torch.autograd.grad(output.sum(), list(parameters.values()), allow_unused=True)
     return [name for name, grad in zip(parameters, grads, strict=True) if grad is None]
 
 
@@ -46,7 +47,7 @@ def _run_on_meta(model: nn.Module, method: str) -> tuple[Any, dict[str, torch.Te
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
     }
     image = torch.empty(2, *get_model_input_config(model)["input_size"], device="meta", dtype=_dtype(model))
-    with _evaluating(model):
+    with evaluating(model):
         output = functional_call(_Call(model, method), {f"model.{name}": t for name, t in tensors.items()}, (image,))
     return output, {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
 
@@ -56,7 +57,8 @@ def _dtype(model: nn.Module) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a block; every module's own mode comes back after it."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -33,13 +33,14 @@ _PREFIXES = (  # published -> here; the first that fits
     ("cls_token", "cls_token"),
     ("pos_embed", "pos_embed"),
 )
+_PUBLISHED_ALONE = (*(old for old, new in _PREFIXES if old != new), "classifier.normalization.")
 _SO_VIT_BLOCK = "classifier.representation.conv_dr_block."
 _SO_VIT_START = "classifier.normalization.weight"
 
 
 def is_published(state_dict: Mapping[str, Tensor]) -> bool:
     """Whether tensors have the names of a published SoT or So-ViT checkpoint."""
-    return any(name.startswith(("visual_tokens.", "classifier.")) for name in state_dict)
+    return any(name.startswith(_PUBLISHED_ALONE) for name in state_dict)
 
 
 def convert_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
