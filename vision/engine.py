@@ -183,8 +183,7 @@ def evaluate(
         memory_format: Layout of the images.
         on_output: Also sees each batch's logits, in the loader's order.
     """
-    model.train()  # LeViT and others cache tensors in evaluation mode until they are told to train: averages would
-    model.eval()  # be evaluated with old ones
+    model.eval()
     for images, targets in _with_bar(loader, "evaluation", not dist.is_initialized() or dist.get_rank() == 0):
         if len(images):
             with autocast():

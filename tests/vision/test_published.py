@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 import vision
 from sot_core.cli import UsageError
 from tests.vision.golden import assert_close_to_golden, fill, golden_model, published_state
+from vision.models.published import is_published
 
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 2, "token_embed": {"token_dim": 8, "dense_layers": 1}}
 HEAD = {"mgcrp_heads": 2, "mgcrp_q": 3}
@@ -245,6 +246,10 @@ class TestOwnCheckpoints:
     def test_published_ones_are_recognised(self):
         model = vision.load_checkpoint(build(), published_names(build()))
         assert model.head.config.center == "sample"
+
+    def test_others_classifiers_of_the_same_name_are_not(self):
+        assert not is_published(timm.create_model("mobilenetv3_small_050", num_classes=3).state_dict())
+        assert is_published(published_names(build()))
 
     def test_prefix_tokens_are_counted(self):
         small = {"embed_dim": 24, "depth": 1, "num_heads": 2, "num_classes": 3}

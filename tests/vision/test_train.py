@@ -7,8 +7,6 @@ import yaml
 
 from tests.vision.conftest import assert_same_state, load, make_split, rows, weights
 from vision.config_file import parse_args
-from vision.engine import evaluate
-from vision.metrics import ClassEvaluator
 from vision.options import train_parser
 from vision.trained import load_trained
 from vision.validate import validate_parser
@@ -141,18 +139,6 @@ def test_scales_of_zero(images, train, words):
     """Groups that do not learn do not hide the learning rate."""
     (row,) = rows(train(images, "--epochs", 1, "--warmup-epochs", 0, "--lr", 0.01, "--min-lr", 0.01, *words))
     assert float(row["lr"]) == (0 if "--freeze-backbone" in words else 0.01)
-
-
-def test_cached_tensors_do_not_outlive_an_evaluation():
-    """LeViT caches its attention biases in evaluation mode, where an averaged model always is."""
-    model = timm.create_model("levit_128s", num_classes=2).eval()
-    batch, outputs = [(torch.randn(1, 3, 224, 224), torch.tensor([0]))], []
-    for _ in range(2):
-        evaluate(model, batch, ClassEvaluator(2), on_output=outputs.append)
-        for name, parameter in model.named_parameters():
-            if name.endswith("attention_biases"):
-                torch.nn.init.normal_(parameter, std=3)
-    assert not torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vit_tiny_patch16_224"])
