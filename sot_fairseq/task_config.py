@@ -33,6 +33,8 @@ def _head_option_fields() -> list[tuple[str, Any, Any]]:
 @dataclasses.dataclass
 class _RunConfig(SentencePredictionConfig):
     freeze_backbone: bool = option(False, "train the head alone; the encoder is in evaluation mode, without gradients")
+    head_lr_scale: float = option(1.0, "the head's learning rate as a multiple of --lr, > 0")
+    layer_decay: float = option(1.0, "learning rate of an encoder layer relative to the one above it, in (0, 1]")
     partial_backbone: bool = option(False, "accept a checkpoint that lacks encoder tensors")
     strict_head: bool = option(False, "a checkpoint's head of another shape is an error, not a warning")
     # what the checks before a run need to know of it

@@ -30,6 +30,7 @@ from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.checks import check_best_metric, check_run
 from sot_fairseq.data import BatchedDataset, LabelDataset, SentenceDataset
 from sot_fairseq.header import HEADER, DataHeader
+from sot_fairseq.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.task_config import SentencePredictionMGCrPConfig
 
@@ -61,6 +62,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
     starts_training = False
     skipped_steps = 0
     _updates = 0
+    _scales_learning_rates = False
 
     def __init__(self, cfg: Any, data_dictionary: Dictionary, label_dictionary: Dictionary) -> None:
         super().__init__(cfg, data_dictionary, label_dictionary)
@@ -206,6 +208,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             head_settings=head_settings({option.name: self.cfg[option.name] for option in HEAD_OPTIONS}),
         )
         model.prepare_for_classification()
+        self._scales_learning_rates = scale_learning_rates(model, self.cfg.head_lr_scale, self.cfg.layer_decay)
         return model
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -223,6 +226,11 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                 "give --criterion sentence_prediction_mgcrp"
             )
         return criterion
+
+    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+        """Update the parameters, each with its own learning rate."""
+        with scaled_groups(optimizer) if self._scales_learning_rates else contextlib.nullcontext():
+            optimizer.step()
 
     def count_step(self, done: bool) -> None:
         """Count a step of the training that ended with an update, or without one."""

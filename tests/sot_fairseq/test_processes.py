@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import sot_fairseq
-from tests.sot_fairseq.conftest import command, run_train
+from tests.sot_fairseq.conftest import command, preprocess_folder, run_train, sentence, write_rows
 from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.e2e
@@ -66,6 +67,42 @@ def test_two_processes_measure_the_whole_dev_set_and_resume(data, tmp_path):
     assert state["extra_state"]["val_loss"] == pytest.approx(expected["mcc"], abs=1e-9)
     logged = re.findall(r"valid on 'valid' subset.*accuracy ([\d.]+) \| f1 ([\d.]+)", output)[-1]
     assert [float(value) for value in logged] == pytest.approx([expected["accuracy"], expected["f1"]], rel=1e-5)
+
+
+def test_two_processes_train_the_model_of_one_with_twice_the_update_frequency(data, tmp_path):
+    words = (*BEST, "--dropout", "0", "--attention-dropout", "0", "--max-epoch", "2", "--clip-norm", "1")
+    words += ("--head-lr-scale", "3", "--layer-decay", "0.9")
+    run_two(data, tmp_path / "two", *words)
+    one = run_train(data, tmp_path / "one", *words, "--update-freq", "2")
+    two = torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=True)
+    assert two["optimizer_history"][-1]["num_updates"] == one["optimizer_history"][-1]["num_updates"] == 10
+    for name, value in one["model"].items():
+        torch.testing.assert_close(two["model"][name], value, rtol=0, atol=1e-5, msg=name)
+    assert two["extra_state"]["val_loss"] == pytest.approx(one["extra_state"]["val_loss"], abs=1e-9)
+
+
+def test_regression_is_measured_over_both_processes(score_data, tmp_path):
+    best = ("--best-checkpoint-metric", "pearson_and_spearman", "--maximize-best-checkpoint-metric")
+    run_two(score_data, tmp_path, *best, "--regression-target", "--batch-size-valid", "3")
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    predictor = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")
+    expected = predictor.evaluate(score_data, metrics=["pearson_and_spearman"], batch_size=1)
+    assert state["extra_state"]["val_loss"] == pytest.approx(expected["pearson_and_spearman"], abs=1e-3)
+
+
+def test_both_dev_sets_of_mnli_are_measured_over_both_processes(tmp_path):
+    rng = random.Random(6)
+    for name, count in (("train", 20), ("dev_matched", 11), ("dev_mismatched", 8)):
+        labels = [rng.choice(["entailment", "neutral", "contradiction"]) for _ in range(count)]
+        rows = [(sentence(rng), sentence(rng), label) for label in labels]
+        write_rows(tmp_path / f"{name}.tsv", ("sentence1", "sentence2", "gold_label"), rows)
+    data = preprocess_folder(tmp_path, tmp_path / "bin", "--task", "MNLI")
+    output = run_two(data, tmp_path / "run", "--batch-size-valid", "3", "--valid-subset", "valid,valid1")
+    predictor = sot_fairseq.from_pretrained(tmp_path / "run", "checkpoint_last.pt")
+    for split in ("valid", "valid1"):
+        (logged,) = re.findall(rf"valid on '{split}' subset.*accuracy ([\d.]+) \| f1 ([\d.]+)", output)
+        expected = predictor.evaluate(data, split, metrics=["accuracy", "f1"])
+        assert [float(value) for value in logged] == pytest.approx(list(expected.values()), rel=1e-5)
 
 
 def test_torchrun_on_the_cpu_is_refused_with_what_to_do(data, tmp_path):
