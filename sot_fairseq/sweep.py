@@ -1,0 +1,262 @@
+r"""Search options of a training, each setting with several seeds, and report the best one and its spread.
+
+    python -m sot_fairseq.sweep SWEEP_DIR --command out/cola/mgcrp/seed-1/command.txt --seeds 1 2 3 --trials 20 \
+        --param lr=1e-5..1e-3:log --param head-lr-scale=1,5,10 --param mgcrp-q=8..48:int
+
+The training is a ``fairseq-train`` command: from the file ``command.txt`` that a script of ``glue_scripts`` leaves
+beside its checkpoints, or the words after ``--``. Each trial takes a value for every ``--param`` (the words come
+last, so they win over those of the command), trains once for each seed, and counts with the mean over seeds of the
+run's best value of ``--best-checkpoint-metric``. The values are chosen by optuna: ``tpe`` learns from the trials
+before, ``random`` does not, ``grid`` tries all combinations of listed values.
+
+``true`` and ``false`` are the values of a flag. An option on which others depend, like the batch size on which the
+number of updates of a schedule does, is better left alone.
+
+SWEEP_DIR gets ``runs.csv``, a row for each training, ``study.log``, optuna's journal, and ``runs/``, the logs;
+checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A sweep that was killed goes on when
+it is started again with the same words; with more ``--trials``, it goes on from there. The best of many settings,
+chosen on the dev set, is better there than elsewhere: train it again with new seeds before you report it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from sot_fairseq.search_space import Parameter, command_words, parse_parameter
+from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_text.markdown import markdown_table
+
+__all__ = ["Sweep", "main"]
+
+OWN_OPTIONS = ("--seed", "--save-dir")
+SHOWN = 5  # settings in the table
+
+
+class Sweep:
+    """A search in a folder.
+
+    Args:
+        folder: Where everything goes.
+        words: The words of the training command after ``fairseq-train``.
+        parameters: What is searched.
+        seeds: One training each, for every setting.
+        keep_checkpoints: Leave the checkpoints of finished runs.
+
+    Raises:
+        UsageError: If the folder holds another sweep, or the command cannot be searched.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        words: Sequence[str],
+        parameters: Sequence[Parameter],
+        seeds: Sequence[int],
+        keep_checkpoints: bool = False,
+    ) -> None:
+        self.folder, self.words, self.parameters, self.seeds = folder, list(words), list(parameters), list(seeds)
+        self.keep_checkpoints = keep_checkpoints
+        if "--no-save" in words:
+            raise UsageError("--no-save: the command; leave it out, for results are read from checkpoints")
+        metric = _value_of("--best-checkpoint-metric", words)
+        if metric is None:
+            raise UsageError("no --best-checkpoint-metric: the command; name the metric that the sweep goes by")
+        self.metric = metric
+        self.maximize = "--maximize-best-checkpoint-metric" in words
+        settings = {"words": self.words, "parameters": [repr(p) for p in parameters], "seeds": self.seeds}
+        file = folder / "sweep.json"
+        if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
+            raise UsageError(f"another sweep is in the folder: {folder.absolute()}; give another one")
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(file) as temporary:
+            temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    def run(self, trials: int, sampler: str = "tpe", sampler_seed: int = 0) -> None:
+        """Train until there are so many finished trials.
+
+        Args:
+            trials: How many, with those of earlier calls.
+            sampler: ``tpe``, ``random`` or ``grid``.
+            sampler_seed: Its random seed.
+
+        Raises:
+            UsageError: If the first trial fails, or the sampler cannot do with the parameters.
+        """
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(self.folder / "study.log"))),
+            study_name="sweep",
+            direction="maximize" if self.maximize else "minimize",
+            load_if_exists=True,
+        )
+        # begins elsewhere after each restart, or the first draws would be those of the start
+        study.sampler = self._sampler(sampler, sampler_seed + len(study.get_trials(deepcopy=False)))
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):  # of a sweep that was killed
+            study.tell(trial.number, state=TrialState.FAIL)
+            study.enqueue_trial(trial.params, skip_if_exists=True)
+        done = (TrialState.COMPLETE, TrialState.PRUNED)
+        left = trials - len(study.get_trials(states=done))
+        if left > 0:
+            study.optimize(self._objective, n_trials=left)
+
+    def _sampler(self, name: str, seed: int) -> optuna.samplers.BaseSampler:
+        if name == "grid":
+            ranges = [parameter.name for parameter in self.parameters if not parameter.choices]
+            if ranges:
+                raise UsageError(f"a range has no grid: --param {ranges[0]}; list its values, or use tpe or random")
+            return optuna.samplers.GridSampler({p.name: list(p.choices) for p in self.parameters}, seed=seed)
+        return optuna.samplers.TPESampler(seed=seed) if name == "tpe" else optuna.samplers.RandomSampler(seed=seed)
+
+    def _objective(self, trial: optuna.Trial) -> float:
+        words = command_words({parameter.name: parameter.suggest(trial) for parameter in self.parameters})
+        trial.set_user_attr("words", words)
+        values = []
+        for seed in self.seeds:
+            value, error = self._train(words, seed)
+            if value is None:
+                if trial.number == 0:
+                    raise UsageError(error)
+                sys.stderr.write(f"trial {trial.number} is left out: {error}\n")
+                raise optuna.TrialPruned
+            values.append(value)
+            trial.set_user_attr("values", values)
+            self.write_csv(trial.study)
+        return statistics.fmean(values)
+
+    def _train(self, words: Sequence[str], seed: int) -> tuple[float | None, str]:
+        """Train once; give the best value, or None and what went wrong. A run that is done is not done again."""
+        key = hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
+        save_dir = self.folder / "runs" / key / f"seed-{seed}"
+        result = save_dir / "result.json"
+        if not result.is_file():
+            save_dir.mkdir(parents=True, exist_ok=True)
+            command = [*self.words, *words, "--seed", str(seed), "--save-dir", str(save_dir)]
+            sys.stdout.write(f"{shlex.join(words)} --seed {seed}\n")
+            sys.stdout.flush()
+            log = save_dir / "train.log"
+            with log.open("a", encoding="utf-8") as stream:
+                run = subprocess.run(
+                    [sys.executable, "-m", "fairseq_cli.train", *command], stdout=stream, stderr=stream, check=False
+                )
+            if run.returncode:
+                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+                return (
+                    None,
+                    f"fairseq-train failed ({' '.join(last).removeprefix('error: ')}): {log.absolute()}; see it",
+                )
+            state = read_fairseq_checkpoint(save_dir / "checkpoint_last.pt")
+            with atomic_file(result) as temporary:
+                temporary.write_text(json.dumps({"value": float(state["extra_state"]["best"])}) + "\n")
+        if not self.keep_checkpoints:
+            for checkpoint in save_dir.glob("checkpoint*.pt"):
+                checkpoint.unlink()
+        value: float = json.loads(result.read_text())["value"]
+        return value, ""
+
+    def write_csv(self, study: optuna.Study) -> None:
+        """Write ``runs.csv``: trial, seed, the parameters and the metric, a row for each finished training."""
+        with atomic_file(self.folder / "runs.csv") as file, file.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["trial", "seed", *(parameter.name for parameter in self.parameters), self.metric])
+            for trial in study.get_trials(deepcopy=False):
+                for seed, value in zip(self.seeds, trial.user_attrs.get("values", []), strict=False):
+                    chosen = [trial.params[parameter.name] for parameter in self.parameters]
+                    writer.writerow([trial.number, seed, *chosen, value])
+
+    def report(self) -> str:
+        """Give the best settings as a table, with mean, standard deviation and extremes over the seeds."""
+        study = optuna.load_study(
+            study_name="sweep", storage=JournalStorage(JournalFileBackend(str(self.folder / "study.log")))
+        )
+        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        best = {shlex.join(trial.user_attrs["words"]): trial for trial in trials}  # each setting once
+        ranked = sorted(best.items(), key=lambda item: item[1].value or 0.0, reverse=self.maximize)
+        rows = [("rank", "setting", self.metric, "std", "n", "lowest", "highest")]
+        for rank, (setting, trial) in enumerate(ranked[:SHOWN], start=1):
+            values: list[float] = trial.user_attrs["values"]
+            spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"
+            numbers = (f"{statistics.fmean(values):.2f}", spread, str(len(values)))
+            rows.append((str(rank), setting, *numbers, f"{min(values):.2f}", f"{max(values):.2f}"))
+        return f"{len(best)} settings tried\n{markdown_table(rows)}"
+
+
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    for word, following in zip(reversed(words[:-1]), reversed(words[1:]), strict=True):
+        if word == option:
+            return following
+    return None
+
+
+def _command(file: str | None, words: Sequence[str]) -> list[str]:
+    """Read the training command, without what the sweep sets itself."""
+    if (file is None) == (not words):
+        raise UsageError("no one training command: the command line; give --command FILE, or -- and its words")
+    text = shlex.split(Path(file).read_text(encoding="utf-8")) if file else list(words)
+    if text and Path(text[0]).name == "fairseq-train":
+        text = text[1:]
+    kept: list[str] = []
+    skip = False
+    for word in text:
+        if not (skip or word in OWN_OPTIONS):
+            kept.append(word)
+        skip = word in OWN_OPTIONS
+    return kept
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Search from the command line and print the best settings."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, training = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    args = _parser().parse_args(own)
+    if args.trials < 1:
+        raise UsageError(f"--trials {args.trials}: the command line; give 1 or more")
+    parameters = [parse_parameter(text) for text in args.param]
+    names = [parameter.name for parameter in parameters]
+    for name in names:
+        if names.count(name) > 1 or f"--{name}" in OWN_OPTIONS:
+            raise UsageError(f"--param {name}: the command line; name each option once, and neither seed nor save-dir")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sweep = Sweep(args.sweep_dir, _command(args.command, training), parameters, args.seeds, args.keep_checkpoints)
+    sweep.run(args.trials, args.sampler, args.sampler_seed)
+    sys.stdout.write(f"\n{sweep.report()}\n\nwrote {args.sweep_dir / 'runs.csv'}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sot_fairseq.sweep",
+        description=__doc__.split("\n")[0],
+        usage="%(prog)s SWEEP_DIR [options] [-- fairseq-train words]",
+    )
+    parser.add_argument("sweep_dir", type=Path, help="the folder for everything that is written")
+    parser.add_argument("--command", metavar="FILE", help="a file with the fairseq-train command, like command.txt")
+    parser.add_argument(
+        "--param",
+        action="append",
+        required=True,
+        metavar="NAME=VALUES",
+        help="an option and its values; may be repeated",
+    )
+    parser.add_argument("--trials", type=int, default=20, help="settings to try (default: 20)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="a training each (default: 1 2 3)")
+    parser.add_argument("--sampler", choices=("tpe", "random", "grid"), default="tpe", help="how values are chosen")
+    parser.add_argument("--sampler-seed", type=int, default=0, help="random seed of the choice (default: 0)")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="leave the checkpoints of finished runs")
+    return parser
+
+
+if __name__ == "__main__":
+    run_main(main)
