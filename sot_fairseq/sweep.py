@@ -105,10 +105,14 @@ class Sweep:
         )
         # begins elsewhere after each restart, or the first draws would be those of the start
         study.sampler = self._sampler(sampler, sampler_seed + len(study.get_trials(deepcopy=False)))
-        for trial in study.get_trials(states=(TrialState.RUNNING,)):  # of a sweep that was killed
-            study.tell(trial.number, state=TrialState.FAIL)
-            study.enqueue_trial(trial.params, skip_if_exists=True)
         done = (TrialState.COMPLETE, TrialState.PRUNED)
+        settled = [trial.params for trial in study.get_trials(states=(*done, TrialState.WAITING))]
+        for trial in study.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):  # of a sweep that was stopped
+            if trial.state == TrialState.RUNNING:
+                study.tell(trial.number, state=TrialState.FAIL)
+            if trial.params not in settled:
+                study.enqueue_trial(trial.params)
+                settled.append(trial.params)
         left = trials - len(study.get_trials(states=done))
         if left > 0:
             study.optimize(self._objective, n_trials=left)
