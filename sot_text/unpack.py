@@ -8,8 +8,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -17,7 +17,7 @@ from sot_core.cli import UsageError, atomic_folder
 
 __all__ = ["unpack"]
 
-Member = tuple[PurePosixPath, AbstractContextManager[IO[bytes]]]
+Member = tuple[PurePosixPath, Callable[[], IO[bytes]]]
 
 
 def unpack(
@@ -53,7 +53,7 @@ def unpack(
 
 def _unpack_files(archive: Path, folder: Path, members: Sequence[str] | None) -> None:
     depths: dict[str, int] = {}
-    for path, opened in _zip_files(archive) if zipfile.is_zipfile(archive) else _tar_files(archive):
+    for path, open_ in _zip_files(archive) if zipfile.is_zipfile(archive) else _tar_files(archive):
         if members is None:
             target, depth = folder / path, 0
         else:
@@ -64,7 +64,7 @@ def _unpack_files(archive: Path, folder: Path, members: Sequence[str] | None) ->
             raise _unusable(f"two files named {path.name}", archive)
         depths[str(target.relative_to(folder))] = depth
         target.parent.mkdir(parents=True, exist_ok=True)
-        with opened as source, target.open("wb") as file:
+        with open_() as source, target.open("wb") as file:
             shutil.copyfileobj(source, file, 2**20)
     missing = [name for name in members or () if name not in depths]
     if missing:
@@ -76,9 +76,11 @@ def _tar_files(archive: Path) -> Iterator[Member]:
         for member in tar:
             path = _safe(member.name, archive)
             if member.isfile():
-                yield path, tar.extractfile(member)
+                yield path, partial(tar.extractfile, member)
             elif not member.isdir():
                 raise _unusable(f"a link or device, {member.name}", archive)
+        while tar.fileobj.read(2**20):  # the compressed file's own checksum is behind the last member
+            pass
 
 
 def _zip_files(archive: Path) -> Iterator[Member]:
@@ -89,7 +91,7 @@ def _zip_files(archive: Path) -> Iterator[Member]:
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _unusable(f"a link or device, {member.filename}", archive)
             if not member.is_dir():
-                yield path, zipped.open(member)
+                yield path, partial(zipped.open, member)
 
 
 def _safe(name: str, archive: Path) -> PurePosixPath:
