@@ -38,55 +38,55 @@ class FileServer:
         return [count for _, _, count in self.log]
 
 
-def _handler(server):
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
+class Handler(BaseHTTPRequestHandler):
+    faults: FileServer
 
-        def do_GET(self):  # noqa: N802
-            status = server.statuses.pop(0) if server.statuses else None
-            if status or self.path not in server.files | server.redirects:
-                server.log.append((self.path, self.headers["Range"], 0))
-                return self.send_error(status or 404)
-            if self.path in server.redirects:
-                return self._head(302, {"Location": server.redirects[self.path], "Content-Length": 0})
-            return self._file(server.files[self.path])
+    def log_message(self, *args):
+        pass
 
-        def _head(self, status, headers):
-            self.send_response(status)
-            for name, value in (headers | server.headers.get(self.path, {})).items():
-                self.send_header(name, str(value))
-            self.end_headers()
+    def do_GET(self):
+        status = self.faults.statuses.pop(0) if self.faults.statuses else None
+        if status or self.path not in self.faults.files | self.faults.redirects:
+            self.faults.log.append((self.path, self.headers["Range"], 0))
+            return self.send_error(status or 404)
+        if self.path in self.faults.redirects:
+            return self._head(302, {"Location": self.faults.redirects[self.path], "Content-Length": 0})
+        return self._file(self.faults.files[self.path])
 
-        def _file(self, body):
-            headers = {"ETag": server.etag} if server.etag else {}
-            asked = self.headers["Range"]
-            start, status = 0, 200
-            if asked and server.ranges and self.headers["If-Range"] in (None, server.etag):
-                start, status = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]), 206
-                if start >= len(body):
-                    server.log.append((self.path, asked, 0))
-                    return self._head(416, {"Content-Range": f"bytes */{len(body)}", "Content-Length": 0})
-                headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-            cut = server.cuts.pop(0) if server.cuts else None
-            part = body[start:] if cut is None else body[start : start + cut]
-            self._head(status, headers | {"Content-Length": len(body) - start})
-            with contextlib.suppress(ConnectionError):
-                self.wfile.write(part)
-            server.log.append((self.path, asked, len(part)))
-            while cut is not None and server.stall.is_set():
-                time.sleep(0.02)
-            self.close_connection = True
-            return None
+    def _head(self, status, headers):
+        self.send_response(status)
+        for name, value in (headers | self.faults.headers.get(self.path, {})).items():
+            self.send_header(name, str(value))
+        self.end_headers()
 
-    return Handler
+    def _file(self, body):
+        headers = {"ETag": self.faults.etag} if self.faults.etag else {}
+        asked = self.headers["Range"]
+        start, status = 0, 200
+        if asked and self.faults.ranges and self.headers["If-Range"] in (None, self.faults.etag):
+            start, status = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]), 206
+            if start >= len(body):
+                self.faults.log.append((self.path, asked, 0))
+                return self._head(416, {"Content-Range": f"bytes */{len(body)}", "Content-Length": 0})
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+        cut = self.faults.cuts.pop(0) if self.faults.cuts else None
+        part = body[start:] if cut is None else body[start : start + cut]
+        self._head(status, headers | {"Content-Length": len(body) - start})
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(part)
+        self.faults.log.append((self.path, asked, len(part)))
+        while cut is not None and self.faults.stall.is_set():
+            time.sleep(0.02)
+        self.close_connection = True
+        return None
 
 
 @contextlib.contextmanager
 def serve():
     """Run a `FileServer` at its attribute ``address``."""
     server = FileServer()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(server)) as http:
+    handler = type("FaultyHandler", (Handler,), {"faults": server})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         server.address = f"http://127.0.0.1:{http.server_port}"
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

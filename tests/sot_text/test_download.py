@@ -7,7 +7,6 @@ import random
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -58,6 +57,23 @@ def refused(remote, target, message):
     return str(error.value)
 
 
+def start(remote, target):
+    """Download in a process of its own."""
+    script = (
+        "import sys; from sot_text.download import RemoteFile, download; "
+        "assert not {'torch', 'fairseq'} & sys.modules.keys(); download(RemoteFile(sys.argv[1]), sys.argv[2])"
+    )
+    words = [sys.executable, "-c", script, remote.url, target]
+    return subprocess.Popen(words, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition, process):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+
+
 def unused_address():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -104,18 +120,11 @@ def test_a_later_call_resumes(server, remote, target, monkeypatch):
 def test_a_killed_process_is_followed_by_another(server, remote, target):
     server.cuts = [600_000]
     server.stall.set()
-    script = (
-        "import sys; from sot_text.download import RemoteFile, download; "
-        "assert not {'torch', 'fairseq'} & sys.modules.keys(); download(RemoteFile(sys.argv[1]), sys.argv[2])"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, remote.url, target], cwd=REPOSITORY, env=os.environ)
+    process = start(remote, target)
     part = target.with_name("big.bin.part")
-    deadline = time.monotonic() + 30
-    while not (part.exists() and part.stat().st_size == 600_000) and time.monotonic() < deadline:
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: part.exists() and part.stat().st_size == 600_000, process)
     process.kill()
-    process.wait()
+    process.communicate()
     server.stall.clear()
     assert names(target) == [".big.bin.lock", "big.bin.part", "big.bin.part.json"]
     download(remote, target)
@@ -288,18 +297,17 @@ def test_full_disk(server, remote, target, monkeypatch):
         download(remote, target)
 
 
-def test_two_at_once_download_once(server, remote, target, caplog):
+def test_two_processes_at_once_download_once(server, remote, target):
     server.cuts = [300_000]
     server.stall.set()
-    threads = [threading.Thread(target=download, args=(remote, target)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + 20
-    while "waiting for another process" not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.02)
+    first = start(remote, target)
+    wait_until(target.with_name("big.bin.part").exists, first)
+    second = start(remote, target)
+    assert "waiting for another process" in second.stderr.readline()
     server.stall.clear()
-    for thread in threads:
-        thread.join()
+    for process in (first, second):
+        process.communicate(timeout=30)
+        assert process.returncode == 0
     assert server.sent == [300_000, len(BODY) - 300_000]
     assert names(target) == ["big.bin"]
 
