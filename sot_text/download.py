@@ -92,12 +92,11 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
             The message names the address and where to put the file by hand.
     """
     target = Path(target).absolute()
+    if not force and _is_there(remote, target):
+        return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
-        if target.is_file() and not force:
-            wrong = _what_is_wrong(target, remote.sha256, remote.size)
-            if wrong:
-                raise _mistake(f"not the published file ({wrong}): {target}; remove it, or download it with --force")
+        if not force and _is_there(remote, target):
             return target
         by_hand = f"put the file at {target} by hand"
         if is_offline():
@@ -119,6 +118,15 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
             raise _mistake(f"not the published file ({wrong}): {url}; try again, or {by_hand}")
         part.finish(target)
     return target
+
+
+def _is_there(remote: RemoteFile, target: Path) -> bool:
+    if not target.is_file():
+        return False
+    wrong = _what_is_wrong(target, remote.sha256, remote.size)
+    if wrong:
+        raise _mistake(f"not the published file ({wrong}): {target}; remove it, or download it with --force")
+    return True
 
 
 def _fetch(part: Part) -> None:

@@ -82,6 +82,8 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
     """
     task = get_task(name)
     folder = Path(output_dir).absolute() / task.name
+    if not (force or missing_files(task, folder)):
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         wanted = [split.file for split in task.splits] if force else missing_files(task, folder)

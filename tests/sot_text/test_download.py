@@ -90,6 +90,12 @@ def test_whole_file(server, remote, target):
     assert server.sent == [len(BODY)] * 2
 
 
+def test_a_file_in_a_folder_without_write_access(server, remote, target, monkeypatch):
+    download(remote, target)
+    monkeypatch.setattr(download_module, "locked", None)  # the lock file could not be written
+    assert download(remote, target) == target
+
+
 def test_empty_file(server, target):
     server.files["/empty"] = b""
     assert download(RemoteFile(f"{server.address}/empty"), target).read_bytes() == b""
