@@ -63,7 +63,11 @@ def cache_dir() -> Path:
 
 def is_offline() -> bool:
     """Tell whether ``SOT_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids connections."""
-    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE_VARIABLES)
+    return bool(_forbidding())
+
+
+def _forbidding() -> list[str]:
+    return [name for name in OFFLINE_VARIABLES if os.environ.get(name, "").lower() in ("1", "true", "yes", "on")]
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
@@ -88,8 +92,8 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
         `target`.
 
     Raises:
-        UsageError: If the file cannot be had, or is not the published one: then neither `target` nor a part is left.
-            The message names the address and where to put the file by hand.
+        UsageError: If the file cannot be had (what has arrived is kept), or is not the published one (nothing is
+            kept). The message names the address and where to put the file by hand.
     """
     target = Path(target).absolute()
     if not force and _is_there(remote, target):
@@ -100,8 +104,9 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
             return target
         by_hand = f"put the file at {target} by hand"
         if is_offline():
-            variable = " and ".join(name for name in OFFLINE_VARIABLES if os.environ.get(name))
-            raise _mistake(f"not downloaded, {variable} is set: {remote.url}; unset it, or {by_hand}")
+            raise _mistake(
+                f"not downloaded, {' and '.join(_forbidding())} is set: {remote.url}; unset it, or {by_hand}"
+            )
         url = _mirrored(remote.url)
         part = Part(target, url, remote.size)
         try:

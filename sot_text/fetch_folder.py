@@ -108,8 +108,8 @@ def _fetch(source: Source, folder: Path, files: Sequence[str], force: bool) -> N
 
 def _from_archive(source: Source, folder: Path, files: Sequence[str], force: bool) -> list[str]:
     archive = folder / source.remote.name
-    put_by_hand = archive.is_file()
-    download(source.remote, archive)
+    put_by_hand = archive.is_file() and not force
+    download(source.remote, archive, force)
     names = [name for name in source.files if force or not _has(folder, name, files)]
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacked.", dir=folder) as temporary:

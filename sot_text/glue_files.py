@@ -89,7 +89,7 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         wanted = [split.file for split in task.splits] if force else missing_files(task, folder)
         if not wanted:
             return folder
-        archives = [download(remote, folder.parent / remote.name) for remote in GLUE_FILES[task.name]]
+        archives = [download(remote, folder.parent / remote.name, force) for remote in GLUE_FILES[task.name]]
         with tempfile.TemporaryDirectory(prefix=f".{task.name}.", dir=folder.parent) as temporary:
             fresh = Path(temporary) / task.name
             if task.name == "MRPC":

@@ -28,6 +28,7 @@ OLD_BERT = "/models.huggingface.co/bert"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SOT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE", "GPT2_BPE_DIR"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache"

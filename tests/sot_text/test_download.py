@@ -24,7 +24,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch):
-    for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE", "SOT_MIRROR", "http_proxy", "HTTP_PROXY"):
+    for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE", "SOT_MIRROR", "http_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(download_module, "BACKOFF", 0.001)
 

@@ -21,6 +21,7 @@ def server(monkeypatch):
     """GLUE's host; the files are not the published ones, so that their checksums are left out."""
     for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     for name, remotes in GLUE_FILES.items():
         monkeypatch.setitem(GLUE_FILES, name, tuple(replace(remote, sha256=None, size=None) for remote in remotes))
     with serve() as server:
@@ -116,6 +117,16 @@ def test_archive_with_another_checksum_is_refused(server, tmp_path, monkeypatch)
     with pytest.raises(UsageError, match=f"sha256 expected {'0' * 64}, got "):
         download_glue("RTE", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_archive_put_by_hand(server, tmp_path, monkeypatch):
+    put(server, "RTE")
+    (remote,) = GLUE_FILES["RTE"]
+    monkeypatch.setitem(GLUE_FILES, "RTE", (replace(remote, size=len(server.files["/glue/data/RTE.zip"])),))
+    (tmp_path / "RTE.zip").write_text("<html>log in first</html>")
+    with pytest.raises(UsageError, match=r"size expected \d+, got 25.: .*RTE.zip; remove it, or .* --force"):
+        download_glue("RTE", tmp_path)
+    assert download_glue("RTE", tmp_path, force=True) == tmp_path / "RTE"
 
 
 def test_unknown_task(tmp_path):
