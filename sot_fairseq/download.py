@@ -35,29 +35,34 @@ __all__ = ["list_names", "main"]
 
 
 def list_names(output_dir: Path) -> Iterator[str]:
-    """Give a line of four columns, tab-separated, for each name: name, ``present`` or ``absent``, folder, origin."""
+    """Give a line of four columns, tab-separated, for each name: name, state, folder, origin.
+
+    The state is ``present``, ``partial`` (files are missing) or ``absent``.
+    """
     for name, known in ENCODERS.items():
         if name == "minilm":
-            yield _line(name, *_find_minilm(), known.origin)
+            yield _minilm_line(known.origin)
         else:
             folder = cache_dir() / name
-            yield _line(name, not missing_files(folder, known.files), folder, known.origin)
+            yield _line(name, missing_files(folder, known.files), len(known.files), folder, known.origin)
     folder, origin = gpt2_bpe_dir()
-    yield _line("gpt2", not missing_files(folder, tuple(GPT2_BPE_SHA256)), folder, origin)
+    yield _line("gpt2", missing_files(folder, tuple(GPT2_BPE_SHA256)), len(GPT2_BPE_SHA256), folder, origin)
     for name, task in GLUE_TASKS.items():
         urls = " ".join(remote.url for remote in GLUE_FILES[name])
-        yield _line(name, not missing_glue_files(task, output_dir / name), output_dir / name, urls)
+        folder = output_dir / name
+        yield _line(name, missing_glue_files(task, folder), len(task.splits), folder, urls)
 
 
-def _find_minilm() -> tuple[bool, Path | str]:
+def _minilm_line(origin: str) -> str:
     try:
-        return True, find_encoder("minilm")
+        return "\t".join(("minilm", "present", str(find_encoder("minilm")), origin))
     except UsageError:
-        return False, "-"
+        return "\t".join(("minilm", "absent", "-", origin))
 
 
-def _line(name: str, present: bool, folder: Path | str, origin: str) -> str:
-    return "\t".join((name, "present" if present else "absent", str(folder), origin))
+def _line(name: str, missing: list[str], total: int, folder: Path, origin: str) -> str:
+    state = "present" if not missing else "partial" if len(missing) < total else "absent"
+    return "\t".join((name, state, str(folder), origin))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

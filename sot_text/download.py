@@ -104,9 +104,8 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
             return target
         by_hand = f"put the file at {target} by hand"
         if is_offline():
-            raise _mistake(
-                f"not downloaded, {' and '.join(_forbidding())} is set: {remote.url}; unset it, or {by_hand}"
-            )
+            variable = " and ".join(_forbidding())
+            raise _mistake(f"not downloaded, {variable} is set: {remote.url}; unset it, or {by_hand}")
         url = _mirrored(remote.url)
         part = Part(target, url, remote.size)
         try:

