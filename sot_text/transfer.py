@@ -1,0 +1,196 @@
+"""One HTTP transfer into a ``.part`` file, from where the last one stopped if the server still has the same file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from email.message import Message
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from tqdm import tqdm
+
+__all__ = ["Part", "Refused", "TransferCut", "transfer"]
+
+TIMEOUT = 30.0  # seconds without a byte
+BLOCK = 2**18  # bytes
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+NOTED = ("url", "validator", "size", "sha256")
+
+
+class TransferCut(Exception):  # noqa: N818
+    """The connection failed or ended early: another attempt may bring the rest.
+
+    Args:
+        reason: What happened.
+        reached: Whether the server had answered.
+    """
+
+    def __init__(self, reason: object, reached: bool) -> None:
+        super().__init__(str(reason) or type(reason).__name__)
+        self.reached = reached
+
+
+class Refused(Exception):  # noqa: N818
+    """The server does not have the file, or has another one: no further attempt helps."""
+
+
+class Part:
+    """What has arrived of a file, in ``<target>.part``, and beside it, in JSON, what it is a part of.
+
+    Args:
+        target: Where the whole file will be.
+        url: Where it comes from; a part of another address is discarded.
+        size: Published size in bytes, if known.
+
+    Attributes:
+        validator: The server's strong ETag or modification date, which tells whether the file has changed.
+        size: Size of the whole in bytes, as the server or the caller says.
+        sha256: The checksum that the server states, if it does.
+    """
+
+    def __init__(self, target: Path, url: str, size: int | None = None) -> None:
+        self.path = target.with_name(f"{target.name}.part")
+        self.notes = target.with_name(f"{target.name}.part.json")
+        self.name = target.name
+        self.url = url
+        self.published_size = size
+        self.validator: str | None = None
+        self.size: int | None = None
+        self.sha256: str | None = None
+        noted = self._read_notes()
+        if noted.get("url") == url:
+            self.validator, self.size, self.sha256 = (noted.get(name) for name in NOTED[1:])
+        else:
+            self.discard()
+
+    def _read_notes(self) -> dict[str, object]:
+        try:
+            noted = json.loads(self.notes.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    @property
+    def length(self) -> int:
+        """Bytes that have arrived."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing."""
+        return bool(self.size) and self.length == self.size
+
+    def begin(self, size: int | None, validator: str | None, sha256: str | None) -> None:
+        """Note what is about to arrive, so that a killed process can be followed by another."""
+        self.size, self.validator, self.sha256 = size, validator, sha256
+        text = json.dumps({name: getattr(self, name) for name in NOTED})
+        self.notes.write_text(text, encoding="utf-8")
+
+    def discard(self) -> None:
+        """Remove what has arrived."""
+        self.path.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)
+        self.validator = self.size = self.sha256 = None
+
+    def finish(self, target: Path) -> None:
+        """Rename the part."""
+        os.replace(self.path, target)
+        self.notes.unlink(missing_ok=True)
+
+
+def transfer(part: Part) -> None:
+    """Transfer what is missing of a file.
+
+    Raises:
+        TransferCut: If the connection fails or ends early; what has arrived is kept.
+        Refused: If the server does not have the file, or has one of another size than the published.
+        OSError: If the part cannot be written.
+    """
+    headers = {"User-Agent": "sot-toolkit", "Accept-Encoding": "identity"}
+    start = part.length if part.validator else 0
+    if start:
+        headers |= {"Range": f"bytes={start}-", "If-Range": part.validator}
+    redirects = _Redirects()
+    response = _open(Request(part.url, headers=headers), redirects, part)
+    with response:
+        start, size = _span(response, start, part)
+        if part.published_size is not None and size not in (None, part.published_size):
+            part.discard()
+            raise Refused(f"the server's file has {size} bytes, expected {part.published_size}")
+        part.begin(size, _validator(response.headers), redirects.sha256 or _linked_sha256(response.headers))
+        bar = tqdm(
+            total=size, initial=start, desc=part.name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
+        )
+        with bar, part.path.open("ab" if start else "wb") as file:
+            while block := _read(response):
+                file.write(block)
+                bar.update(len(block))
+            file.flush()
+            os.fsync(file.fileno())
+    if size is not None and part.length != size:
+        if part.length > size:
+            part.discard()
+        raise TransferCut(f"the connection ended after {part.length} of {size} bytes", reached=True)
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirections, and keeps the checksum that Hugging Face states on the way."""
+
+    sha256: str | None = None
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> Request | None:
+        self.sha256 = _linked_sha256(headers) or self.sha256
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(request: Request, redirects: _Redirects, part: Part) -> HTTPResponse:
+    try:
+        return build_opener(redirects).open(request, timeout=TIMEOUT)
+    except HTTPError as error:
+        with error:
+            if error.code == 416:  # nothing after the part: it is not of this file (a whole part asks for nothing)
+                part.discard()
+            if error.code in (416, *TRANSIENT):
+                raise TransferCut(f"HTTP {error.code} {error.reason}", reached=True) from None
+            raise Refused(f"HTTP {error.code} {error.reason}") from None
+    except URLError as error:
+        raise TransferCut(error.reason, reached=False) from None
+    except (OSError, HTTPException) as error:
+        raise TransferCut(error, reached=True) from None
+
+
+def _read(response: HTTPResponse) -> bytes:
+    try:
+        return response.read1(BLOCK)
+    except (OSError, HTTPException) as error:
+        raise TransferCut(error, reached=True) from None
+
+
+def _span(response: HTTPResponse, start: int, part: Part) -> tuple[int, int | None]:
+    """Give the offset that the response starts at, and the size of the whole file."""
+    if response.status != 206:
+        length = response.headers.get("Content-Length", "")
+        return 0, int(length) if length.isdecimal() else None
+    span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+    same = _validator(response.headers) in (None, part.validator)
+    if span is None or int(span[1]) != start or int(span[2]) != (part.size or int(span[2])) or not same:
+        part.discard()
+        raise TransferCut("the server went on with another file", reached=True)
+    return start, int(span[2])
+
+
+def _validator(headers: Message) -> str | None:
+    etag = headers.get("ETag", "")
+    return etag if etag.startswith('"') else headers.get("Last-Modified")
+
+
+def _linked_sha256(headers: Message) -> str | None:
+    etag = headers.get("X-Linked-ETag", "").strip('"')
+    return etag if re.fullmatch("[0-9a-f]{64}", etag) else None

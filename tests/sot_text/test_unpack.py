@@ -1,0 +1,150 @@
+"""Archives: what comes out of good ones, and that bad ones leave nothing inside or outside the folder."""
+
+import io
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from sot_core.cli import UsageError
+from sot_text.unpack import unpack
+
+
+@pytest.fixture
+def tar(tmp_path):
+    """Write a tar.gz of (name, content) pairs; content is bytes, or fields of the TarInfo."""
+
+    def write(*members):
+        path = tmp_path / "in" / "archive.tar.gz"
+        path.parent.mkdir(exist_ok=True)
+        with tarfile.open(path, "w:gz") as archive:
+            for name, content in members:
+                info = tarfile.TarInfo(name)
+                if isinstance(content, bytes):
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+                else:
+                    for field, value in content.items():
+                        setattr(info, field, value)
+                    archive.addfile(info)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def zipped(tmp_path):
+    def write(*members):
+        path = tmp_path / "in" / "archive.zip"
+        path.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members:
+                archive.writestr(name, content)
+        return path
+
+    return write
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(archive, message, **options):
+    folder = archive.parents[1] / "out" / "folder"
+    before = contents(archive.parents[1])
+    with pytest.raises(UsageError, match=message) as error:
+        unpack(archive, folder, **options)
+    assert f": {archive}; remove it and download it again" in str(error.value)
+    assert contents(archive.parents[1]) == before
+    assert not list(archive.parents[1].glob("out/*"))
+    assert not list(archive.parents[1].glob("out/.*"))
+
+
+FILES = (("model/model.pt", b"weights" * 1000), ("model/dict.txt", b"13 7\n"))
+
+
+def test_whole_archives(tmp_path, tar, zipped):
+    wanted = {name: content for name, content in FILES}
+    folder = ("model", {"type": tarfile.DIRTYPE, "mode": 0o777})
+    assert contents(unpack(tar(folder, *FILES), tmp_path / "a")) == wanted
+    assert contents(unpack(zipped(("model/", b""), *FILES), tmp_path / "b")) == wanted
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o133 for path in (tmp_path / "a").rglob("*.*")} == {0}
+
+
+def test_chosen_members_go_into_the_folder(tmp_path, tar, zipped):
+    deep = ("./model/old/dict.txt", b"old")
+    for archive in (tar(deep, *FILES), tar(*FILES, deep), zipped(deep, *FILES), zipped(*FILES, deep)):
+        assert contents(unpack(archive, tmp_path / "out", ["dict.txt"])) == {"dict.txt": b"13 7\n"}
+
+
+def test_a_folder_is_replaced(tmp_path, tar):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("old")
+    assert set(contents(unpack(tar(*FILES), tmp_path / "out", ["model.pt"]))) == {"model.pt"}
+
+
+@pytest.mark.parametrize("name", ["../evil", "model/../../evil", "/evil", "..", "model\\..\\..\\evil"])
+def test_paths_outside(tmp_path, tar, zipped, name):
+    refused(tar(*FILES, (name, b"x")), "a path outside of it")
+    refused(tar((name, b"x"), *FILES), "a path outside of it", members=["dict.txt"])
+    refused(zipped(*FILES, (name, b"x")), "a path outside of it")
+    assert not list(tmp_path.parent.glob("**/evil"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+        {"type": tarfile.SYMTYPE, "linkname": "model.pt"},
+        {"type": tarfile.LNKTYPE, "linkname": "model/model.pt"},
+        {"type": tarfile.FIFOTYPE},
+        {"type": tarfile.CHRTYPE},
+        {"type": tarfile.BLKTYPE},
+    ],
+)
+def test_links_and_devices(tar, fields):
+    refused(tar(*FILES, ("model/odd", fields)), "a link or device, model/odd")
+    refused(tar(*FILES, ("model/odd", fields)), "a link or device, model/odd", members=["dict.txt"])
+
+
+def test_links_in_a_zip(zipped):
+    link = zipfile.ZipInfo("model/odd")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    refused(zipped(*FILES, (link, "/etc/passwd")), "a link or device, model/odd")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 0.3, 0.6, -1, -8])
+def test_cut_off(tar, zipped, kept):
+    for archive in (tar(*FILES), zipped(*FILES)):
+        body = archive.read_bytes()
+        end = int(len(body) * kept) if isinstance(kept, float) else kept
+        archive.write_bytes(body[:end])
+        refused(archive, "cut off or damaged")
+        archive.unlink()
+
+
+def test_flipped_byte(tar, zipped):
+    for archive in (tar(*FILES), zipped(*FILES)):
+        body = bytearray(archive.read_bytes())
+        body[60] ^= 255
+        archive.write_bytes(body)
+        refused(archive, "cut off or damaged")
+        archive.unlink()
+
+
+def test_no_archive_at_all(tmp_path):
+    path = tmp_path / "in" / "page.tar.gz"
+    path.parent.mkdir()
+    path.write_text("<html>not here</html>")
+    refused(path, "cut off or damaged")
+
+
+def test_missing_and_doubled_members(tar):
+    refused(tar(*FILES), "without vocab.txt, config.json", members=["dict.txt", "vocab.txt", "config.json"])
+    refused(tar(*FILES, ("other/dict.txt", b"")), "two files named dict.txt", members=["dict.txt"])
+
+
+def test_absent_archive(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        unpack(tmp_path / "no.zip", tmp_path / "out")
