@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
-TEXT = ["tokenizers>=0.15", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
+TEXT = ["tokenizers>=0.15", "tqdm>=4.60", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
 EXTRAS = {
     "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "regex>=2022.1", "sentencepiece>=0.2", "sacremoses>=0.1"],
     "sweep": ["optuna>=4"],
