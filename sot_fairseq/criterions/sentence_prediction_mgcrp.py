@@ -13,7 +13,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from sot_fairseq.task_config import option
-from sot_text.metrics import compute_metrics
+from sot_text.metrics import METRICS, compute_metrics
 
 __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]
 
@@ -62,6 +62,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         if not model.training:
             log["predictions"], log["targets"] = self._predictions(logits[0], targets)
             log["num_classes"] = 0 if self.regression_target else logits[0].shape[-1]
+            log["split"] = sample.get("split", "")
+            log["labels"] = self._first_labels(logits[0], targets)
         elif not self.regression_target:
             log["correct"] = (sum(logits).argmax(dim=-1) == targets).sum()
         return loss, sample_size, log
@@ -76,6 +78,11 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         if self.regression_target:
             return _pack(logits.view(-1).float(), np.float32), _pack(targets, np.float64)
         return _pack(logits.argmax(dim=-1), np.int16), _pack(targets, np.int16)
+
+    def _first_labels(self, logits: Tensor, targets: Tensor) -> dict[int, str]:
+        """Names of the first prediction and the first target: those of all, if all are the same."""
+        names = getattr(self.task, "label_names", ())
+        return {} if not names else {row: names[row] for row in (int(logits[0].argmax()), int(targets[0]))}
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
@@ -96,8 +103,11 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             metrics.log_concat_tensor(
                 f"_{key}", torch.from_numpy(values.astype(np.float64 if num_classes == 0 else np.int64))
             )
-        for name in names:
-            metrics.log_derived(name, lambda meters, name=name: _metric(meters, name, num_classes))
+        first = with_predictions[0]
+        where = f"split {first['split']!r}" if first.get("split") else ""
+        metrics.log_derived(names[0], lambda meters: _checked_metric(meters, names[0], first, where))
+        for name in names[1:]:
+            metrics.log_derived(name, lambda meters, name=name: 100.0 * METRICS[name](*_gathered(meters), num_classes))
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -109,7 +119,12 @@ def _pack(values: Tensor, kind: Any) -> bytes:
     return values.detach().cpu().numpy().astype(kind).tobytes()
 
 
-def _metric(meters: Any, name: str, num_classes: int) -> float:
-    """One metric, in percent, over all predictions gathered so far."""
-    predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
-    return 100.0 * compute_metrics([name], predictions, targets, num_classes or None)[name]
+def _gathered(meters: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All predictions and targets gathered so far."""
+    return meters["_predictions"].tensor.numpy(), meters["_targets"].tensor.numpy()
+
+
+def _checked_metric(meters: Any, name: str, log: dict[str, Any], where: str) -> float:
+    """One metric, in percent; the values are checked, and a model that predicts one class alone is warned of."""
+    values = compute_metrics([name], *_gathered(meters), log["num_classes"] or None, log.get("labels", {}), where)
+    return 100.0 * values[name]
