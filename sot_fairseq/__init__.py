@@ -1,7 +1,8 @@
 """fairseq plug-in of the SoT toolkit: pass this folder to ``--user-dir``.
 
 Importing it registers the task and criterion ``sentence_prediction_mgcrp``, the model ``sot_bert`` and XLM-R's
-architectures with fairseq, allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged values on the CPU too.
+architectures with fairseq, allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged
+values on the CPU too.
 """
 
 from sot_fairseq.quiet_import import quiet_import

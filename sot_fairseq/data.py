@@ -164,9 +164,9 @@ class BatchedDataset(BaseWrapperDataset):
         return [*batches, left] if len(left) else batches
 
     def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """As the rows' own, and the name of the split."""
+        """As the rows' own, with the name of the split and its number of rows as ``split``."""
         batch = super().collater(samples)
-        return {**batch, "split": self.split} if batch else batch
+        return {**batch, "split": (self.split, len(self))} if batch else batch
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

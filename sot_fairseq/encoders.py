@@ -44,7 +44,8 @@ class Encoder:
     Attributes:
         bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
         tokenizer: The folder with GPT-2's ``encoder.json`` and ``vocab.bpe``, with ``sentencepiece.bpe.model``, or with
-            ``vocab.txt`` and ``tokenizer_config.json`` (casing): what :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
+            ``vocab.txt`` and ``tokenizer_config.json`` (casing): what
+            :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
         dictionary: fairseq's ``dict.txt``.
         restore_file: The checkpoint to start from, None for random weights.
         arch_args: fairseq-train's ``--arch`` and sizes.

@@ -72,7 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sot_fairseq.evaluate", description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", help="the --save-dir of a training, or a checkpoint file")
     parser.add_argument("--data", help="folder of preprocessed data (default: the training data)")
-    parser.add_argument("--split", nargs="+", help="splits, as valid, or their files, as dev_matched (default: all dev)")
+    parser.add_argument(
+        "--split", nargs="+", help="splits, as valid, or their files, as dev_matched (default: all dev)"
+    )
     parser.add_argument("--metrics", nargs="+", help="names of metrics (default: those of the task)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_model_options(parser)

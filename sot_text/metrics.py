@@ -79,7 +79,7 @@ def _constant(values: np.ndarray) -> bool:
 def constant_values(
     predictions: np.ndarray, targets: np.ndarray, labels: Mapping[int, str] | Sequence[str] = (), where: str = ""
 ) -> list[str]:
-    """Say what metrics over a data set cannot show: targets, or predictions of a collapsed model, that are all the same.
+    """Say what metrics do not show: targets that are all the same, or predictions, as of a model that has collapsed.
 
     Numbers predicted for different targets count as the same within a thousandth of the targets' range. One sample
     tells nothing.
@@ -128,10 +128,12 @@ def compute_metrics(
     num_classes: int | None = None,
     labels: Mapping[int, str] | Sequence[str] = (),
     where: str = "",
+    warn: bool = True,
 ) -> dict[str, float]:
     """Compute metrics over a whole data set.
 
-    A metric that is not defined because the predictions or the targets are all the same is 0, with a warning.
+    A metric that is not defined because the predictions or the targets are all the same is 0, with a warning
+    (:func:`constant_values`).
 
     Args:
         names: Keys of :data:`METRICS`.
@@ -140,6 +142,7 @@ def compute_metrics(
         num_classes: Number of classes (F1 is of class 1 for two, macro for more); by default as many as occur.
         labels: Names of the classes by their index, for the warning.
         where: What data these are, for the warning (``split 'valid'``).
+        warn: Whether to warn; not of a part of a data set.
 
     Returns:
         For each name a Python float, a fraction.
@@ -159,7 +162,7 @@ def compute_metrics(
     for what, values in (("predictions", predictions), ("targets", targets)):
         if not np.isfinite(values).all():
             raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} of {len(values)} {what} are not finite")
-    for message in constant_values(predictions, targets, labels, where):
+    for message in constant_values(predictions, targets, labels, where) if warn else ():
         logger.warning(message)
     if num_classes is None:
         num_classes = int(max(predictions.max(), targets.max())) + 1
