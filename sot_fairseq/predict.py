@@ -16,7 +16,7 @@ The input is one of
 The output goes to standard output or ``--output``: a TSV file with a header line, the label and one column of
 probabilities for each class, or with ``--json`` one JSON object a line. A regression gives the number alone.
 ``--submission`` writes what GLUE's server takes, into a file or under GLUE's name into a folder, and nothing else
-unless ``--output`` is given as well.
+unless ``--output`` or ``--json`` is given as well.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         submission_indices(table)
         submission = submission_path(args.submission, task, Path(args.input))
     labels: list[str | float] = []
-    with _output(args.output, silent=submission is not None) as stream:
+    with _output(args.output, silent=submission is not None and not args.json) as stream:
         if stream is not None and not args.json:
             stream.write("\t".join(["label", *predictor.labels] if predictor.labels else ["prediction"]) + "\n")
         for predictions in _predict(predictor, rows, args.batch_size):

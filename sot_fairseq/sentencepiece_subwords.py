@@ -21,7 +21,7 @@ BATCH = 1024  # texts handed over at once: bounds the memory that the pieces tak
 class SentencePieceSubwords:
     """A sentencepiece model with its fairseq dictionary, exactly as fairseq's own ``sentencepiece`` encoder.
 
-    The model normalises a text as a whole and merges unknown characters across it, so a text is not cut at its blanks.
+    A model may keep white space or have pieces across it, so a text is not cut at its blanks but encoded as a whole.
     A piece without a line in ``dict.txt`` becomes ``<unk>``.
 
     Args:

@@ -95,7 +95,9 @@ def constant_values(
         name = _label(predictions[0], labels)
         message = f"all {len(predictions)} predictions{of} are {name}: correlations and mcc are 0 by definition"
         if not _constant(targets):
-            right = "" if targets.dtype.kind == "f" else f", which {np.mean(targets == predictions[0]):.0%} of them are"
+            right = (
+                "" if targets.dtype.kind == "f" else f", as are {np.mean(targets == predictions[0]):.0%} of the targets"
+            )
             message = (
                 f"all {len(predictions)} predictions{of} are {name}{right}: the model tells nothing apart; if that "
                 "stays so after a few epochs, lower the learning rate, give more warm-up, or another seed"

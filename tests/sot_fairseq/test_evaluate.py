@@ -1,6 +1,7 @@
 """`python -m sot_fairseq.evaluate`: metrics over whole dev sets, equal to those of scikit-learn and scipy."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -109,6 +110,17 @@ def test_splits_and_metrics_by_name(trained, run):
         run(folder, "--split", "test")
 
 
+def test_data_of_fairseqs_own_commands_have_the_names_of_their_splits(trained, run, tmp_path):
+    _, data, folder = trained("MNLI")
+    shutil.copytree(data, tmp_path / "stock")
+    (tmp_path / "stock" / "preprocess.json").unlink()
+    expected = json.loads(run(folder, "--json"))
+    found = json.loads(run(folder, "--json", "--data", tmp_path / "stock"))
+    assert found == {"valid": expected["dev_matched"], "valid1": expected["dev_mismatched"]}
+    with pytest.raises(UsageError, match=r"no dev split with labels: .*nothing; name splits with --split"):
+        run(folder, "--data", tmp_path / "nothing")
+
+
 def test_other_data_are_refused(trained, run, data, tmp_path):
     tsv, pairs, folder = trained("MNLI")
     with pytest.raises(UsageError, match="the checkpoint has the labels entailment, neutral, contradiction, the data"):
@@ -130,7 +142,7 @@ def test_a_model_that_predicts_one_class_is_named(corpus, data, tmp_path, caplog
     warnings = [record.message for record in caplog.records if "predictions" in record.message]
     truth = rows_of(corpus / "dev.tsv")["label"]
     share = f"{truth.count('good') / len(truth):.0%}"
-    expected = f"all 23 predictions of split 'valid' are 'good', which {share} of them are: the model tells nothing"
+    expected = f"all 23 predictions of split 'valid' are 'good', as are {share} of the targets: the model tells nothing"
     assert len(warnings) == 2  # one an epoch
     assert all(message.startswith(expected) for message in warnings)
     assert warnings[0].endswith("lower the learning rate, give more warm-up, or another seed")

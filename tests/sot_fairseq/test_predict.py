@@ -153,6 +153,8 @@ def test_submission_has_glues_names(mnli, run, tmp_path, part, name):
     assert both == []
     assert (tmp_path / "s.tsv").read_text().splitlines() == [header, *rows]
     assert len((tmp_path / "all.tsv").read_text().splitlines()) == len(rows) + 1
+    lines = run(folder, source, "--submission", tmp_path / "s.tsv", "--json")
+    assert [json.loads(line)["label"] for line in lines] == labels
 
 
 def test_submission_keeps_the_index_of_the_file(mnli, run, tmp_path):

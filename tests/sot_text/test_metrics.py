@@ -68,7 +68,9 @@ def test_constant_values_give_0_and_a_warning(name, constant, caplog):
 def test_a_collapsed_model_is_named_with_what_to_do(caplog):
     compute_metrics(["accuracy", "f1"], [1, 1, 1, 1], [0, 1, 0, 0], labels=("no", "yes"), where="split 'valid'")
     (message,) = caplog.messages
-    assert message.startswith("all 4 predictions of split 'valid' are 'yes', which 25% of them are: the model tells")
+    assert message.startswith(
+        "all 4 predictions of split 'valid' are 'yes', as are 25% of the targets: the model tells"
+    )
     assert "lower the learning rate, give more warm-up, or another seed" in message
     compute_metrics(["accuracy"], [1, 1], [0, 1], warn=False)
     compute_metrics(["accuracy"], [1, 0], [0, 1])
