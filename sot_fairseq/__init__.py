@@ -1,7 +1,8 @@
 """fairseq plug-in of the SoT toolkit: pass this folder to ``--user-dir``.
 
-Importing it registers the task and criterion ``sentence_prediction_mgcrp`` and the model ``sot_bert`` with fairseq,
-allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged values on the CPU too.
+Importing it registers the task and criterion ``sentence_prediction_mgcrp``, the model ``sot_bert`` and XLM-R's
+architectures with fairseq, allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged
+values on the CPU too.
 """
 
 from sot_fairseq.quiet_import import quiet_import
@@ -11,6 +12,7 @@ with quiet_import():
     from sot_fairseq.gather import gather_on_cpu_too
     from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
+    from sot_fairseq.models import sot_xlmr as _xlmr  # noqa: F401
     from sot_fairseq.non_finite import report_non_finite_values
     from sot_fairseq.safe_loading import allow_fairseq_checkpoints
     from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: F401

@@ -196,4 +196,5 @@ def _save_tokenizer(
         separator_token=EOS if subwords.separators == 2 else None,
         max_length=max_length,
         splits=splits,
+        moses_detokenize=encoder.moses_detokenize,
     )

@@ -163,6 +163,11 @@ class BatchedDataset(BaseWrapperDataset):
         left = indices[sum(len(batch) for batch in batches) :]
         return [*batches, left] if len(left) else batches
 
+    def collater(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """As the rows' own, with the name of the split and its number of rows as ``split``."""
+        batch = super().collater(samples)
+        return {**batch, "split": (self.split, len(self))} if batch else batch
+
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
         return self.keep_order or not self.training

@@ -27,12 +27,14 @@ from sot_core.cli import UsageError, run_main
 from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.convert import convert, find_weights
 from sot_fairseq.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe
+from sot_fairseq.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.dictionary import read_dictionary
 from sot_text.wordpiece import read_vocab, word_pieces
 
 __all__ = ["Encoder", "fairseq_arch_args", "find"]
 
 CONVERSION = 1  # goes up when a conversion comes out differently, so that old ones are not found again
+TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece-model", "wordpiece": "--vocab"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +42,10 @@ class Encoder:
     """What it takes to preprocess for an encoder and to fine-tune it.
 
     Attributes:
-        bpe: ``gpt2`` or ``wordpiece``.
-        tokenizer: The folder with GPT-2's ``encoder.json`` and ``vocab.bpe``, or with ``vocab.txt`` and
-            ``tokenizer_config.json`` (casing): what :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
+        bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
+        tokenizer: The folder with GPT-2's ``encoder.json`` and ``vocab.bpe``, with ``sentencepiece.bpe.model``, or with
+            ``vocab.txt`` and ``tokenizer_config.json`` (casing): what
+            :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
         dictionary: fairseq's ``dict.txt``.
         restore_file: The checkpoint to start from, None for random weights.
         arch_args: fairseq-train's ``--arch`` and sizes.
@@ -56,13 +59,13 @@ class Encoder:
 
     @property
     def token_args(self) -> list[str]:
-        """fairseq-train's ``--init-token`` and, for RoBERTa's ``<s> a </s> </s> b </s>``, ``--separator-token``."""
-        return ["--init-token", "0", *(["--separator-token", "2"] if self.bpe == "gpt2" else [])]
+        """fairseq-train's ``--init-token`` and, for ``<s> a </s> </s> b </s>`` (not of BERT), ``--separator-token``."""
+        return ["--init-token", "0", *(["--separator-token", "2"] if self.bpe != "wordpiece" else [])]
 
     @property
     def preprocess_args(self) -> list[str]:
         """The tokenizer's flags for ``python -m sot_fairseq.preprocess``."""
-        return ["--bpe", self.bpe, "--gpt2-bpe-dir" if self.bpe == "gpt2" else "--vocab", str(self.tokenizer)]
+        return ["--bpe", self.bpe, TOKENIZER_OPTIONS[self.bpe], str(self.tokenizer)]
 
     def as_dict(self) -> dict[str, Any]:
         """Give the fields with paths as strings."""
@@ -119,9 +122,12 @@ def _from_path(path: Path, output: Path, name: str | None = None, arch: str | No
 
 
 def _from_fairseq(checkpoint: Path) -> Encoder:
-    """Describe a fairseq folder; BERTs bring their tokenizer, RoBERTas use GPT-2's."""
+    """Describe a fairseq folder; BERTs and XLM-Rs bring their tokenizer, RoBERTas use GPT-2's."""
     arch_args = fairseq_arch_args(checkpoint)
     dictionary = checkpoint.parent / "dict.txt"
+    if (checkpoint.parent / SentencePieceSubwords.vocab_file).is_file():
+        SentencePieceSubwords(checkpoint.parent)  # tells whether it fits the dictionary
+        return Encoder("sentencepiece", checkpoint.parent, dictionary, checkpoint, arch_args)
     if "--token-types" in arch_args:
         bpe, tokenizer, words = "wordpiece", checkpoint.parent / "tokenizer", "vocab.txt"
         if not (tokenizer / words).is_file():

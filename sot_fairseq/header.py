@@ -52,7 +52,7 @@ class DataHeader:
         metrics: Names of the metrics to report.
         main_metric: The one that picks the best checkpoint.
         num_inputs: 1 for single texts, 2 for pairs.
-        bpe: ``gpt2`` or ``wordpiece``.
+        bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
         lower_case: Whether text was lower-cased; None where the tokenizer knows no casing.
         vocab_file: Name of the vocabulary in the folder ``tokenizer``.
         vocab_sha256: Its checksum.
@@ -60,6 +60,7 @@ class DataHeader:
         separator_token: The id to put before the second text (``--separator-token``); None for none.
         max_length: Positions that samples were shortened to; None if they were not.
         splits: What was written, by split name.
+        moses_detokenize: Whether texts were detokenized first; older files lack it, for they were not.
         format_version: Of this file.
     """
 
@@ -78,6 +79,7 @@ class DataHeader:
     separator_token: int | None
     max_length: int | None
     splits: dict[str, SplitCounts]
+    moses_detokenize: bool = False
     format_version: int = FORMAT_VERSION
 
     @property

@@ -70,6 +70,11 @@ class SentencePredictor:
         """Names of the classes in the order of the logits; empty for regression."""
         return list(self.task.label_names)
 
+    @property
+    def num_inputs(self) -> int | None:
+        """1 for single texts, 2 for pairs; None where the data did not say."""
+        return self.header.num_inputs if self.header else None
+
     def predict(self, sentences: Sequence[Sentence], batch_size: int = 64) -> list[Prediction]:
         """Predict sentences, or pairs of them, in the order given.
 
@@ -128,7 +133,8 @@ class SentencePredictor:
         names = metrics or (self.header.metrics if self.header else ("pearson",) if self.regression else ("accuracy",))
         if not self.regression:
             targets = targets.astype(np.int64)
-        values = compute_metrics(list(names), predictions, targets, None if self.regression else logits.shape[-1])
+        classes = None if self.regression else logits.shape[-1]
+        values = compute_metrics(list(names), predictions, targets, classes, self.labels, f"split {split!r}")
         return {name: 100.0 * value for name, value in values.items()}
 
     def _task_on(self, data: str | os.PathLike[str]) -> Any:
@@ -141,7 +147,23 @@ class SentencePredictor:
         task.load_state_dict(self.task.state_dict())
         if task.source_dictionary != self.task.source_dictionary:
             raise UsageError(f"made for another vocabulary: {os.path.abspath(data)}; preprocess it for this encoder")
+        if self.header and (Path(data) / HEADER).is_file():
+            self._check_header(DataHeader.load(data), os.path.abspath(data))
         return task
+
+    def _check_header(self, header: DataHeader, data: str) -> None:
+        """Refuse data whose texts were treated otherwise than those the model learned from."""
+        if header.num_inputs != self.num_inputs:
+            raise UsageError(
+                f"{header.num_inputs} text(s) a row, but the model was trained on {self.num_inputs}: {data}; "
+                "give data of its kind"
+            )
+        if self.encoder is not None and header.moses_detokenize != self.encoder.moses_detokenize:
+            how = "with" if self.encoder.moses_detokenize else "without"
+            raise UsageError(
+                f"the model was trained {how} --moses-detokenize, the data were made otherwise: {data}; "
+                f"preprocess them {how} it"
+            )
 
     def _dataset(self, sentences: Sequence[Sentence]) -> SentenceDataset:
         if self.encoder is None:
@@ -150,7 +172,7 @@ class SentencePredictor:
                 "preprocess the data with python -m sot_fairseq.preprocess and train again"
             )
         rows = [tuple(row) if isinstance(row, (tuple, list)) else (row,) for row in sentences]
-        wanted = self.header.num_inputs if self.header else len(rows[0])
+        wanted = self.num_inputs or len(rows[0])
         for number, row in enumerate(rows):
             if len(row) != wanted or not all(isinstance(text, str) for text in row):
                 raise UsageError(
@@ -159,9 +181,10 @@ class SentencePredictor:
         parts = [_Encoded(self.encoder.encode_batch([row[i] for row in rows])) for i in range(wanted)]
         cfg = self.task.cfg
         second = parts[1] if wanted == 2 else None
-        return SentenceDataset(
-            parts[0], second, cfg.init_token, cfg.separator_token, self.task.max_positions(), "sentences"
-        )
+        longest = self.task.max_positions()
+        if self.header and self.header.max_length is not None:
+            longest = min(longest, self.header.max_length)  # as the data were shortened
+        return SentenceDataset(parts[0], second, cfg.init_token, cfg.separator_token, longest, "sentences")
 
     @torch.no_grad()
     def _logits_of(self, tokens: FairseqDataset, batch_size: int) -> Tensor:
@@ -221,13 +244,14 @@ def from_pretrained(
         device: Where the model goes.
 
     Raises:
-        UsageError: if a file is absent, no fairseq checkpoint, or has no such head.
+        UsageError: if a file is absent, no fairseq checkpoint, or has no such head, or the device is not there.
 
     Example:
         >>> predictor = sot_fairseq.from_pretrained("out/rte/seed-1")  # doctest: +SKIP
         >>> predictor.predict([("A cat sleeps.", "An animal rests.")])[0].label  # doctest: +SKIP
         'entailment'
     """
+    device = _find_device(device)
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
     state = read_fairseq_checkpoint(checkpoint)
     if not state.get("cfg") or state["cfg"]["task"].get("_name") != "sentence_prediction_mgcrp":
@@ -255,14 +279,20 @@ def from_pretrained(
     del state
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
     tokenizer = folder / "tokenizer"
-    return SentencePredictor(
-        models[0].to(device),
-        task,
-        TextEncoder.from_folder(tokenizer) if tokenizer.is_dir() else None,
-        head,
-        DataHeader.load(folder) if (folder / HEADER).is_file() else None,
-        training_data,
-    )
+    header = DataHeader.load(folder) if (folder / HEADER).is_file() else None
+    encoder = None
+    if tokenizer.is_dir():
+        encoder = TextEncoder.from_folder(tokenizer, moses_detokenize=bool(header and header.moses_detokenize))
+    return SentencePredictor(models[0].to(device), task, encoder, head, header, training_data)
+
+
+def _find_device(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:  # an unknown name; a torch without CUDA asserts
+        raise UsageError(f"no such device: {device} ({str(error).splitlines()[0]}); give cpu or cuda") from None
+    return found
 
 
 def _find_checkpoint(path: Path, checkpoint_file: str | None) -> Path:

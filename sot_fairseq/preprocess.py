@@ -4,6 +4,8 @@ r"""Turn TSV files into the binary data that fairseq's ``sentence_prediction`` t
         --bpe gpt2 --gpt2-bpe-dir gpt2_bpe
     python -m sot_fairseq.preprocess --text-columns title,body --label-column topic --data-dir my_data \
         --output-dir data-bin/topics --bpe wordpiece --vocab bert/vocab.txt
+    python -m sot_fairseq.preprocess --task SST-2 --moses-detokenize --data-dir glue_data --output-dir data-bin/SST-2 \
+        --bpe sentencepiece --sentencepiece-model xlmr.base
 
 The folder it writes:
 
@@ -22,6 +24,9 @@ own tools break it in two at a lone carriage return inside it; here that is whit
 Nothing is truncated by default, for the training task shortens to the model's positions, in training, evaluation and
 prediction alike; ``--max-length`` shortens here, the longer text of a pair first, and keeps the separators.
 
+``--moses-detokenize`` is for tokenized English text as in SST-2: ``does n't work ,`` is encoded as ``doesn't work,``.
+The folder remembers it, so that new text is treated alike in prediction.
+
 Either the whole folder is written, or nothing is; an older one is replaced only in the first case.
 """
 
@@ -33,6 +38,7 @@ from collections.abc import Sequence
 
 from sot_core.cli import UsageError, run_main
 from sot_fairseq.binarize import write_data
+from sot_fairseq.subwords import SUBWORDS
 from sot_fairseq.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
 from sot_text.labels import check_labels
@@ -68,13 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
     data.add_argument("--regression", action="store_true", help="own data: the label is a number")
     text = parser.add_argument_group("how text becomes tokens")
-    text.add_argument("--bpe", required=True, choices=("gpt2", "wordpiece"), help="RoBERTa has gpt2, BERT wordpiece")
+    text.add_argument(
+        "--bpe", required=True, choices=tuple(SUBWORDS), help="RoBERTa has gpt2, XLM-R sentencepiece, BERT wordpiece"
+    )
     text.add_argument("--gpt2-bpe-dir", help="the folder with encoder.json, vocab.bpe and dict.txt")
+    text.add_argument(
+        "--sentencepiece-model", help="sentencepiece.bpe.model with dict.txt beside it, or the folder they lie in"
+    )
     text.add_argument("--vocab", help="BERT's vocab.txt, or the folder it lies in")
     casing = text.add_mutually_exclusive_group()
     casing.add_argument("--cased", dest="lower_case", action="store_false", help="insist on a cased vocabulary")
     casing.add_argument("--uncased", dest="lower_case", action="store_true", help="insist on a lower-cased one")
     parser.set_defaults(lower_case=None)
+    text.add_argument(
+        "--moses-detokenize", action="store_true", help="turn tokenized English text into plain text first"
+    )
     text.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
     return parser
 
@@ -92,14 +106,20 @@ def _task(args: argparse.Namespace) -> GlueTask:
 
 
 def _encoder(args: argparse.Namespace) -> TextEncoder:
-    option, given = ("--gpt2-bpe-dir", args.gpt2_bpe_dir) if args.bpe == "gpt2" else ("--vocab", args.vocab)
+    options = {
+        "gpt2": ("--gpt2-bpe-dir", args.gpt2_bpe_dir),
+        "sentencepiece": ("--sentencepiece-model", args.sentencepiece_model),
+        "wordpiece": ("--vocab", args.vocab),
+    }
+    option, given = options[args.bpe]
     if given is None:
         raise UsageError(f"no tokenizer files: --bpe {args.bpe}; give {option}")
-    if args.bpe == "gpt2":
-        if args.lower_case is not None:
-            raise UsageError("--cased or --uncased with --bpe gpt2: the command line; GPT-2's BPE keeps the case")
-        return TextEncoder.gpt2(given)
-    return TextEncoder.wordpiece(given, args.lower_case)
+    if args.bpe == "wordpiece":
+        return TextEncoder.wordpiece(given, args.lower_case, args.moses_detokenize)
+    if args.lower_case is not None:
+        raise UsageError(f"--cased or --uncased with --bpe {args.bpe}: the command line; it keeps the case")
+    load = TextEncoder.gpt2 if args.bpe == "gpt2" else TextEncoder.sentencepiece
+    return load(given, args.moses_detokenize)
 
 
 if __name__ == "__main__":

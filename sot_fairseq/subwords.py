@@ -19,10 +19,11 @@ import regex
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from sot_core.cli import UsageError
+from sot_fairseq.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
 from sot_text.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict
 
-__all__ = ["SUBWORDS", "Gpt2Subwords", "Subwords", "WordPieceSubwords"]
+__all__ = ["SUBWORDS", "Gpt2Subwords", "SentencePieceSubwords", "Subwords", "WordPieceSubwords"]
 
 DICT = "dict.txt"
 BATCH = 16384  # pieces handed over at once: bounds the memory that the tokenizer's results take
@@ -36,6 +37,7 @@ class Subwords(Protocol):
     vocab_size: int  # entries of the fairseq dictionary with its four specials, without <mask>
     vocab_file: str  # name of the main file in a saved folder
     lower_case: bool | None  # None: the tokenizer knows no casing
+    whole_texts: bool  # a text is one piece, which is not worth remembering
 
     def split(self, text: str) -> list[str]:
         """Cut a text into pieces whose ids, put together, are those of the text."""
@@ -64,6 +66,7 @@ class Gpt2Subwords:
     separators = 2
     vocab_file = "vocab.bpe"
     lower_case: bool | None = None
+    whole_texts = False
     files = ("encoder.json", "vocab.bpe", DICT)
     pattern = regex.compile(
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # as in fairseq
@@ -151,6 +154,7 @@ class WordPieceSubwords:
     kind = "wordpiece"
     separators = 1
     vocab_file = "vocab.txt"
+    whole_texts = False
 
     def __init__(self, vocab: str | os.PathLike[str], lower_case: bool | None = None):
         path = Path(vocab) / self.vocab_file if Path(vocab).is_dir() else Path(vocab)
@@ -204,6 +208,6 @@ def _encode(
     return fairseq_id[np.array(ids, dtype=np.int64)], np.array(lengths, dtype=np.int64)
 
 
-SUBWORDS: dict[str, type[Gpt2Subwords] | type[WordPieceSubwords]] = {
-    subwords.kind: subwords for subwords in (Gpt2Subwords, WordPieceSubwords)
+SUBWORDS: dict[str, type[Gpt2Subwords] | type[SentencePieceSubwords] | type[WordPieceSubwords]] = {
+    subwords.kind: subwords for subwords in (Gpt2Subwords, SentencePieceSubwords, WordPieceSubwords)
 }

@@ -2,18 +2,20 @@
 
 Speed comes from remembering pieces: in running text nearly every word has been seen before, so a chunk of texts costs
 one cut at its blanks, one look-up a word and a few array operations. New words go to the Rust tokenizer together.
+Only sentencepiece gets whole texts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from sot_core.cli import UsageError
-from sot_fairseq.subwords import SUBWORDS, Gpt2Subwords, Subwords, WordPieceSubwords
+from sot_fairseq.detokenize import MosesDetokenizer
+from sot_fairseq.subwords import SUBWORDS, Gpt2Subwords, SentencePieceSubwords, Subwords, WordPieceSubwords
 from sot_text.dictionary import EOS
 
 __all__ = ["TextEncoder"]
@@ -39,6 +41,7 @@ class TextEncoder:
 
     Args:
         subwords: The tokenizer.
+        moses_detokenize: Detokenize every text first (:mod:`sot_fairseq.detokenize`).
 
     Example:
         >>> encoder = TextEncoder.from_folder("data-bin/RTE/tokenizer")
@@ -46,33 +49,48 @@ class TextEncoder:
         [[31414, 232, 2], [2]]
     """
 
-    def __init__(self, subwords: Subwords):
+    def __init__(self, subwords: Subwords, moses_detokenize: bool = False):
         self.subwords = subwords
+        self._detokenize: Callable[[str], str] | None = MosesDetokenizer() if moses_detokenize else None
         self._forget()
 
+    @property
+    def moses_detokenize(self) -> bool:
+        """Whether texts are detokenized first."""
+        return self._detokenize is not None
+
     @classmethod
-    def from_folder(cls, folder: str | os.PathLike[str]) -> TextEncoder:
-        """Load from a folder with ``vocab.bpe`` (GPT-2) or ``vocab.txt`` (WordPiece) and what belongs to it.
+    def from_folder(cls, folder: str | os.PathLike[str], moses_detokenize: bool = False) -> TextEncoder:
+        """Load from a folder with the main file of a tokenizer and what belongs to it.
+
+        That is ``vocab.bpe`` (GPT-2), ``sentencepiece.bpe.model`` or ``vocab.txt`` (WordPiece).
 
         Raises:
-            UsageError: If it holds neither, or both, or broken files.
+            UsageError: If it holds none, or more than one, or broken files.
         """
         folder = Path(folder)
         kinds = [kind for kind in SUBWORDS.values() if (folder / kind.vocab_file).is_file()]
         if len(kinds) != 1:
             names = " or ".join(kind.vocab_file for kind in SUBWORDS.values())
             raise UsageError(f"need one of {names} in the folder: {folder.absolute()}; give a tokenizer's folder")
-        return cls(kinds[0](folder))
+        return cls(kinds[0](folder), moses_detokenize)
 
     @classmethod
-    def gpt2(cls, folder: str | os.PathLike[str]) -> TextEncoder:
+    def gpt2(cls, folder: str | os.PathLike[str], moses_detokenize: bool = False) -> TextEncoder:
         """Load GPT-2's BPE. See :class:`Gpt2Subwords`."""
-        return cls(Gpt2Subwords(folder))
+        return cls(Gpt2Subwords(folder), moses_detokenize)
 
     @classmethod
-    def wordpiece(cls, vocab: str | os.PathLike[str], lower_case: bool | None = None) -> TextEncoder:
+    def sentencepiece(cls, model: str | os.PathLike[str], moses_detokenize: bool = False) -> TextEncoder:
+        """Load a sentencepiece model. See :class:`SentencePieceSubwords`."""
+        return cls(SentencePieceSubwords(model), moses_detokenize)
+
+    @classmethod
+    def wordpiece(
+        cls, vocab: str | os.PathLike[str], lower_case: bool | None = None, moses_detokenize: bool = False
+    ) -> TextEncoder:
         """Load a WordPiece vocabulary. See :class:`WordPieceSubwords`."""
-        return cls(WordPieceSubwords(vocab, lower_case))
+        return cls(WordPieceSubwords(vocab, lower_case), moses_detokenize)
 
     @property
     def vocab_size(self) -> int:
@@ -105,6 +123,11 @@ class TextEncoder:
         Raises:
             UsageError: As :meth:`encode_batch`.
         """
+        if self._detokenize is not None:
+            _check_texts(texts)
+            texts = [self._detokenize(text) for text in texts]
+        if self.subwords.whole_texts:
+            return self._encode_whole(texts)
         if len(self._numbers) > MAX_REMEMBERED:
             self._forget()
         split = self.subwords.split
@@ -128,6 +151,11 @@ class TextEncoder:
         places = np.arange(ends[-1]) + np.repeat(self._starts[numbers] - (ends - lengths), lengths)
         last_pieces = np.cumsum(counts) - 1
         return self._ids[places], np.diff(ends[last_pieces], prepend=0)
+
+    def _encode_whole(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        _check_texts(texts)
+        ids, lengths = self.subwords.encode([text.strip() for text in texts])
+        return np.insert(ids, np.cumsum(lengths), EOS), lengths + 1
 
     def _forget(self) -> None:
         self._numbers = _PieceNumbers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,40 @@ def _constant(values: np.ndarray) -> bool:
     return bool((values == values[0]).all())
 
 
+def constant_values(
+    predictions: np.ndarray, targets: np.ndarray, labels: Mapping[int, str] | Sequence[str] = (), where: str = ""
+) -> list[str]:
+    """Say what metrics do not show: targets that are all the same, or predictions, as of a model that has collapsed.
+
+    Numbers predicted for different targets count as the same within a thousandth of the targets' range. One sample
+    tells nothing.
+    """
+    if len(targets) < 2:
+        return []
+    of, messages = f" of {where}" if where else "", []
+    if _constant(targets):
+        name = _label(targets[0], labels)
+        messages.append(f"all {len(targets)} targets{of} are {name}: correlations and mcc are 0 by definition")
+    collapsed = bool(np.ptp(predictions) <= 1e-3 * np.ptp(targets)) if targets.dtype.kind == "f" else False
+    if _constant(predictions) or collapsed:
+        name = _label(predictions[0], labels)
+        message = f"all {len(predictions)} predictions{of} are {name}: correlations and mcc are 0 by definition"
+        if not _constant(targets):
+            right = (
+                "" if targets.dtype.kind == "f" else f", as are {np.mean(targets == predictions[0]):.0%} of the targets"
+            )
+            message = (
+                f"all {len(predictions)} predictions{of} are {name}{right}: the model tells nothing apart; if that "
+                "stays so after a few epochs, lower the learning rate, give more warm-up, or another seed"
+            )
+        messages.append(message)
+    return messages
+
+
+def _label(value: np.generic, labels: Mapping[int, str] | Sequence[str]) -> str:
+    return repr(labels[int(value)]) if labels else f"{value:.4g}"
+
+
 def check_metrics(names: Iterable[str]) -> tuple[str, ...]:
     """Give the names back if all are metrics: to be called before a run, not after its first epoch.
 
@@ -90,17 +124,27 @@ def check_metrics(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def compute_metrics(
-    names: Sequence[str], predictions: ArrayLike, targets: ArrayLike, num_classes: int | None = None
+    names: Sequence[str],
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    num_classes: int | None = None,
+    labels: Mapping[int, str] | Sequence[str] = (),
+    where: str = "",
+    warn: bool = True,
 ) -> dict[str, float]:
     """Compute metrics over a whole data set.
 
-    A metric that is not defined because the predictions or the targets are all the same is 0, with a warning.
+    A metric that is not defined because the predictions or the targets are all the same is 0, with a warning
+    (:func:`constant_values`).
 
     Args:
         names: Keys of :data:`METRICS`.
         predictions: Class indices, or numbers in regression, one for each sample.
         targets: The truth, in the same order.
         num_classes: Number of classes (F1 is of class 1 for two, macro for more); by default as many as occur.
+        labels: Names of the classes by their index, for the warning.
+        where: What data these are, for the warning (``split 'valid'``).
+        warn: Whether to warn; not of a part of a data set.
 
     Returns:
         For each name a Python float, a fraction.
@@ -120,8 +164,8 @@ def compute_metrics(
     for what, values in (("predictions", predictions), ("targets", targets)):
         if not np.isfinite(values).all():
             raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} of {len(values)} {what} are not finite")
-        if _constant(values) and len(values) > 1:
-            logger.warning("all %d %s are %s: correlations and mcc are 0 by definition", len(values), what, values[0])
+    for message in constant_values(predictions, targets, labels, where) if warn else ():
+        logger.warning(message)
     if num_classes is None:
         num_classes = int(max(predictions.max(), targets.max())) + 1
     return {name: METRICS[name](predictions, targets, num_classes) for name in names}

@@ -1,6 +1,8 @@
 """The criterion ``sentence_prediction_mgcrp``: every GLUE metric over the whole dev set, and the sum of two losses."""
 
+import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +15,11 @@ from fairseq.logging import metrics
 from torch import Tensor
 
 from sot_fairseq.task_config import option
-from sot_text.metrics import compute_metrics
+from sot_text.metrics import compute_metrics, constant_values
 
 __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]
+
+logger = logging.getLogger(__name__)
 
 CLASSIFICATION = ("accuracy", "f1", "mcc", "acc_and_f1")
 REGRESSION = ("pearson", "spearman", "pearson_and_spearman")
@@ -62,6 +66,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         if not model.training:
             log["predictions"], log["targets"] = self._predictions(logits[0], targets)
             log["num_classes"] = 0 if self.regression_target else logits[0].shape[-1]
+            log["split"] = sample.get("split")
+            log["labels"] = self._first_labels(logits[0], targets)
         elif not self.regression_target:
             log["correct"] = (sum(logits).argmax(dim=-1) == targets).sum()
         return loss, sample_size, log
@@ -76,6 +82,11 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         if self.regression_target:
             return _pack(logits.view(-1).float(), np.float32), _pack(targets, np.float64)
         return _pack(logits.argmax(dim=-1), np.int16), _pack(targets, np.int16)
+
+    def _first_labels(self, logits: Tensor, targets: Tensor) -> dict[int, str]:
+        """Names of the first prediction and the first target: those of all, if all are the same."""
+        names = getattr(self.task, "label_names", ())
+        return {} if not names else {row: names[row] for row in (int(logits[0].argmax()), int(targets[0]))}
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
@@ -96,8 +107,12 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             metrics.log_concat_tensor(
                 f"_{key}", torch.from_numpy(values.astype(np.float64 if num_classes == 0 else np.int64))
             )
+        labels, split = (with_predictions[0].get(key) for key in ("labels", "split"))
         for name in names:
-            metrics.log_derived(name, lambda meters, name=name: _metric(meters, name, num_classes))
+            warn_of = (labels, *split) if split and name == names[0] else None
+            metrics.log_derived(
+                name, lambda meters, name=name, warn_of=warn_of: _metric(meters, name, num_classes, warn_of)
+            )
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -109,7 +124,16 @@ def _pack(values: Tensor, kind: Any) -> bytes:
     return values.detach().cpu().numpy().astype(kind).tobytes()
 
 
-def _metric(meters: Any, name: str, num_classes: int) -> float:
-    """One metric, in percent, over all predictions gathered so far."""
+def _metric(
+    meters: Any, name: str, num_classes: int, warn_of: tuple[Mapping[int, str], str, int] | None = None
+) -> float:
+    """One metric, in percent, over all predictions gathered so far.
+
+    `warn_of` are names of classes, the split and its number of rows: fairseq asks after every batch, but a model that
+    predicts one class alone is warned of when the split is complete.
+    """
     predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
-    return 100.0 * compute_metrics([name], predictions, targets, num_classes or None)[name]
+    if warn_of is not None and len(targets) >= warn_of[2]:
+        for message in constant_values(predictions, targets, warn_of[0], f"split {warn_of[1]!r}"):
+            logger.warning(message)
+    return 100.0 * compute_metrics([name], predictions, targets, num_classes or None, warn=False)[name]

@@ -175,7 +175,9 @@ def test_chinese_and_accent_settings_of_the_folder_are_kept(tmp_path):
 
 
 def test_folder_without_or_with_two_tokenizers(tmp_path, gpt2_folder):
-    with pytest.raises(UsageError, match=r"need one of vocab.bpe or vocab.txt in the folder: "):
+    with pytest.raises(
+        UsageError, match=r"need one of vocab.bpe or sentencepiece.bpe.model or vocab.txt in the folder: "
+    ):
         TextEncoder.from_folder(tmp_path)
     shutil.copytree(gpt2_folder, tmp_path / "both")
     tiny_wordpiece(tmp_path / "both")

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import sentencepiece
 from tokenizers import ByteLevelBPETokenizer
 
 SENTENCES = [
@@ -72,3 +73,17 @@ def tiny_wordpiece(folder: Path, cased: bool = False) -> Path:
     path = folder / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in vocab), encoding="utf-8")
     return path
+
+
+def tiny_sentencepiece(folder: Path, sentences: list[str] = SENTENCES, **options) -> Path:
+    """Write a sentencepiece model and a ``dict.txt`` in another order, in which one piece has no line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"vocab_size": 150, "hard_vocab_limit": False, "character_coverage": 0.98, "minloglevel": 2, **options}
+    with (folder / "sentencepiece.bpe.model").open("wb") as model:
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences * 3), model_writer=model, **settings)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
+    pieces = [processor.id_to_piece(number) for number in range(3, len(processor))]
+    missing = processor.encode("the", out_type=str)[0]
+    order = sorted((piece for piece in pieces if piece.strip() and piece != missing), key=lambda x: (len(x), x[::-1]))
+    (folder / "dict.txt").write_text("".join(f"{piece} {len(piece)}\n" for piece in order), encoding="utf-8")
+    return folder

@@ -65,6 +65,35 @@ def test_constant_values_give_0_and_a_warning(name, constant, caplog):
     assert f"all 4 {constant} are 1" in caplog.text
 
 
+def test_a_collapsed_model_is_named_with_what_to_do(caplog):
+    compute_metrics(["accuracy", "f1"], [1, 1, 1, 1], [0, 1, 0, 0], labels=("no", "yes"), where="split 'valid'")
+    (message,) = caplog.messages
+    assert message.startswith(
+        "all 4 predictions of split 'valid' are 'yes', as are 25% of the targets: the model tells"
+    )
+    assert "lower the learning rate, give more warm-up, or another seed" in message
+    compute_metrics(["accuracy"], [1, 1], [0, 1], warn=False)
+    compute_metrics(["accuracy"], [1, 0], [0, 1])
+    compute_metrics(["accuracy"], [1], [0])
+    assert len(caplog.messages) == 1
+
+
+def test_targets_of_one_class_are_no_collapse(caplog):
+    compute_metrics(["accuracy"], [1, 1, 1], [1, 1, 1], labels={1: "yes"})
+    assert caplog.messages == [
+        f"all 3 {what} are 'yes': correlations and mcc are 0 by definition" for what in ("targets", "predictions")
+    ]
+
+
+@pytest.mark.parametrize("spread, collapsed", [(0.0, True), (0.004, True), (0.006, False)])
+def test_a_collapsed_regression_predicts_nearly_one_number(caplog, spread, collapsed):
+    targets = np.linspace(0.0, 5.0, 11)
+    compute_metrics(["pearson"], 2.8399 + spread * np.linspace(0, 1, 11), targets, where="split 'valid'")
+    found = [message for message in caplog.messages if "the model tells nothing apart" in message]
+    assert len(found) == collapsed
+    assert all(message.startswith("all 11 predictions of split 'valid' are 2.84: the model") for message in found)
+
+
 @pytest.mark.filterwarnings("ignore::scipy.stats.NearConstantInputWarning")
 def test_nearly_constant_predictions_stay_finite():
     predictions = np.full(100, 2.84)

@@ -1,0 +1,76 @@
+"""What ``python -m sot_fairseq.predict`` reads: lines of standard input, or the text columns of a TSV file."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from sot_core.cli import UsageError
+from sot_text.glue import GlueTask, SplitFile
+from sot_text.tsv import TsvTable, read_tsv
+
+__all__ = ["read_lines", "read_task_file"]
+
+Row = tuple[str, ...]
+
+
+def read_lines(stream: BinaryIO, num_inputs: int | None, name: str = "standard input") -> Iterator[Row]:
+    """Yield the texts of each line, which ends at a line feed and nowhere else.
+
+    Args:
+        stream: UTF-8 text; a byte order mark is skipped.
+        num_inputs: 2 for pairs, with a tab between the texts; None: as the first line has it.
+        name: What messages call the stream.
+
+    Raises:
+        UsageError: If a line is not UTF-8 or has another number of texts; the message gives its number from 1.
+    """
+    for number, raw in enumerate(stream, 1):
+        if number == 1:
+            raw = raw.removeprefix(BOM_UTF8)
+        try:
+            line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise UsageError(f"not UTF-8: {name} line {number}; convert it, with iconv -t utf-8") from None
+        row = tuple(line.split("\t"))
+        num_inputs = num_inputs or len(row)
+        if num_inputs == 2 and line == "":
+            row = ("", "")
+        if len(row) != num_inputs:
+            wanted = "two texts with one tab between them" if num_inputs == 2 else "one text without tabs"
+            raise UsageError(
+                f"{len(row)} field(s) where {num_inputs} are expected: {name} line {number}; give {wanted} a line"
+            )
+        yield row
+
+
+def read_task_file(path: Path, task: GlueTask, optional: Sequence[str] = ()) -> tuple[TsvTable, tuple[str, ...]]:
+    """Read a train, dev or test file of a GLUE task.
+
+    Args:
+        path: The file; its name, or else its first line, tells its layout.
+        task: The task.
+        optional: Further columns to keep where the file has them.
+
+    Returns:
+        The rows, and the names of the text columns.
+
+    Raises:
+        UsageError: If the file has none of the task's layouts, or is malformed; the message names the line.
+    """
+    split = next((split for split in task.splits if split.file == path.name), None) or _layout_of(path, task)
+    return read_tsv(path, split.text_columns, split.header, optional), split.text_columns
+
+
+def _layout_of(path: Path, task: GlueTask) -> SplitFile:
+    with path.open("rb") as stream:
+        first = stream.readline().removeprefix(BOM_UTF8).decode("utf-8", "replace").rstrip("\r\n").split("\t")
+    for split in task.splits:
+        if split.header is None and set(split.text_columns) <= set(first):
+            return split
+    for split in task.splits:
+        if split.header is not None and len(split.header) == len(first):
+            return split
+    raise UsageError(f"not a file of {task.name}: {path.absolute()} line 1; name its text columns with --text-columns")

@@ -1,0 +1,94 @@
+"""The files that GLUE's test server takes: ``index<TAB>prediction``, under its own names."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sot_core.cli import UsageError, atomic_file
+from sot_text.glue import GlueTask
+from sot_text.tsv import TsvTable
+
+__all__ = ["INDEX_COLUMNS", "check_submission", "submission_indices", "submission_path", "write_submission"]
+
+INDEX_COLUMNS = ("index", "id")  # of the test files; QQP's is called id
+MNLI_SUFFIXES = {"matched": "-m", "mismatched": "-mm"}
+
+
+def check_submission(task: GlueTask, labels: Sequence[str]) -> None:
+    """Refuse a model of other classes than the task's; `labels` are the model's, none for regression.
+
+    Raises:
+        UsageError: naming both.
+    """
+    if sorted(map(str.casefold, labels)) != sorted(map(str.casefold, task.labels)):
+        own, wanted = (", ".join(names) or "numbers" for names in (labels, task.labels))
+        raise UsageError(
+            f"the model predicts {own}, a submission of {task.name} has {wanted}: --submission; "
+            "give a model trained on the task"
+        )
+
+
+def submission_path(path: str | os.PathLike[str], task: GlueTask, source: Path) -> Path:
+    """The file to write: `path` itself, or GLUE's name (``RTE.tsv``, ``MNLI-mm.tsv``) in it if it is a folder.
+
+    A path that does not exist is a folder unless it ends in ``.tsv``. `source` is the file predicted.
+
+    Raises:
+        UsageError: if the name of `source` does not tell which of MNLI's two it is.
+    """
+    path = Path(path)
+    if path.suffix == ".tsv" and not path.is_dir():
+        return path
+    if task.name != "MNLI":
+        return path / f"{task.name}.tsv"
+    part = source.stem.rpartition("_")[2]
+    if part not in MNLI_SUFFIXES:
+        raise UsageError(
+            f"neither matched nor mismatched by its name: {source}; name the file of the submission, MNLI-m.tsv or "
+            "MNLI-mm.tsv"
+        )
+    return path / f"MNLI{MNLI_SUFFIXES[part]}.tsv"
+
+
+def write_submission(path: Path, task: GlueTask, table: TsvTable, predictions: Sequence[str | float]) -> None:
+    """Write the predictions of a test file.
+
+    Args:
+        path: The file to write.
+        task: Numbers are cut to its range, labels get its spelling.
+        table: The rows, with the index column of the file if it has one; else they are counted from 0.
+        predictions: Labels, or numbers in regression, in the order of the rows.
+
+    Raises:
+        UsageError: If an index is no number or is repeated.
+    """
+    indices = submission_indices(table)
+    names = {label.casefold(): label for label in task.labels}
+    low, high = task.label_range or (-math.inf, math.inf)
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write("index\tprediction\n")
+        for index, prediction in zip(indices, predictions, strict=True):
+            is_name = isinstance(prediction, str)
+            text = names[prediction.casefold()] if is_name else f"{min(max(prediction, low), high):.3f}"
+            stream.write(f"{index}\t{text}\n")
+
+
+def submission_indices(table: TsvTable) -> list[str]:
+    """The index of each row: that of the file, else counted from 0.
+
+    Raises:
+        UsageError: If an index is no number or is repeated.
+    """
+    column = next((name for name in INDEX_COLUMNS if name in table.columns), None)
+    if column is None:
+        return [str(row) for row in range(len(table))]
+    seen: set[str] = set()
+    for row, index in enumerate(table.columns[column]):
+        if not index.isdecimal() or index in seen:
+            problem = "is repeated" if index in seen else "is no number"
+            raise UsageError(f"{index!r} {problem}: {table.where(row, column)}; give GLUE's own test file")
+        seen.add(index)
+    return table.columns[column]
