@@ -5,7 +5,7 @@ The table is ``sot_fairseq/config/hyperparameters.tsv``. Its columns:
 * ``task``: GLUE's name, or ``any``;
 * ``encoder``: the family (:func:`family`): ``roberta``, ``bert``, ``minilm``, or ``any``;
 * ``backbone``: ``tuned``; a ``frozen`` row (``--freeze-backbone``) changes the cells it has of the tuned one;
-* ``lr``: peak learning rate; ``batch_size``: sentences in an update; ``max_epoch``; ``warmup``: fraction of the updates;
+* ``lr``: peak learning rate; ``batch_size``: sentences in an update; ``max_epoch``; ``warmup``: part of the updates;
 * ``mgcrp_heads``, ``mgcrp_q``, ``mgcrp_k``, ``head_dropout``: options of the head MGCrP alone;
 * ``source``: where the values come from.
 
@@ -117,7 +117,9 @@ def read_table(path: str | os.PathLike[str], types: dict[str, type], keys: Seque
             try:
                 values = {name: None if row[name] == "-" else kind(row[name]) for name, kind in types.items()}
             except (TypeError, ValueError) as error:
-                raise UsageError(f"a cell cannot be read ({error}): {path}, line {reader.line_num}; correct it") from None
+                raise UsageError(
+                    f"a cell cannot be read ({error}): {path}, line {reader.line_num}; correct it"
+                ) from None
             rows.append({**{key: row[key] for key in keys}, **values})
     return rows
 

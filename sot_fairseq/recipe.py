@@ -81,7 +81,7 @@ def train_command(
 
 
 def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
-    """Find what the recipe must know among further words: batch size, epochs, update frequency (or None), frozen or not.
+    """Find what the recipe must know among further words: batch size, epochs, update frequency, frozen or not.
 
     Raises:
         UsageError: If one has no positive whole number.
