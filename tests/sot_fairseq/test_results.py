@@ -53,6 +53,8 @@ def test_the_reported_numbers_are_those_of_the_readme():
     text = (need_shared("seeds") / "000_231a7db758eb00d0.md").read_text(encoding="utf-8")
     found = {}
     for name, ours, *values in re.findall(r"^\| ([\w-]+?)( \+ ours)? ?\|" + r" ([\d.]+) ?\|" * 4, text, re.M):
+        if name not in NAMES:
+            continue
         for task, value in zip(("CoLA", "RTE", "MNLI", "QNLI"), values, strict=True):
             split, metric = "dev_matched" if task == "MNLI" else "dev", "mcc" if task == "CoLA" else "accuracy"
             found[NAMES[name], task, split, metric, "mgcrp" if ours else "cls"] = float(value)
@@ -69,7 +71,7 @@ def test_saved_results_are_printed_without_evaluation(tmp_path, monkeypatch, cap
     assert [row["reported"] for row in cells(output)] == ["86.60", "88.10"]
     assert "wrote" not in output
     (tmp_path / "rte" / "results.json").write_text("{")
-    with pytest.raises(UsageError, match="not a JSON file .*leave out --saved"):
+    with pytest.raises(UsageError, match=r"not a JSON file .*leave out --saved"):
         results.main()
     (tmp_path / "rte" / "results.json").unlink()
     with pytest.raises(UsageError, match=r"no results\.json: .*leave out --saved"):
