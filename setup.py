@@ -38,7 +38,8 @@ setup(
     packages=find_packages(include=["sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
     package_data={
         "sot_core": ["py.typed"],
-        "sot_fairseq": ["config/*.tsv", "config/*.yaml"],
+        "sot_text": ["tables/*.tsv"],
+        "sot_fairseq": ["config/*.yaml"],
         "vision": ["configs/*.yaml"],
     },
     install_requires=["torch>=2.6"],

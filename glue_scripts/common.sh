@@ -11,12 +11,13 @@
 #                  with fairseq's model.pt and dict.txt), or scratch:<layers>x<dim>, a random one  [roberta.base]
 #   HEAD           one or more of mgcrp, gcp, gap, cls; cls is the framework's own head, the baseline  [mgcrp cls]
 #   SEEDS          one training each  [1 2 3 4 5; 1 2 3 with --freeze-backbone]
-#   LR, BATCH_SIZE, MAX_EPOCH   peak learning rate, sentences in an update, epochs  [the table's]
+#   LR, BATCH_SIZE, MAX_EPOCH   peak learning rate, sentences in a batch, epochs  [the table's]
 #   OUT_DIR        everything that is written  [out/<task>]
 #   DRY_RUN        1: prepare the data, print the fairseq-train commands and stop
 #
-# The table is sot_fairseq/config/hyperparameters.tsv: a row for each task and kind of encoder, with its source. Variables
-# go before it, and further words before both: --mgcrp-q 8 after the script's name replaces the table's.
+# The table is sot_text/tables/hyperparameters.tsv: a row for each task and kind of encoder, with its source. Variables
+# go before it, and further words before both: --mgcrp-q 8 after the script's name replaces the table's. An update is one
+# batch; BATCH_SIZE=16 with --update-freq 4, or with --distributed-world-size 4 on 4 GPUs, makes updates of 64 sentences.
 #
 # OUT_DIR gets data/ (binary data), <head>/seed-<n>/ (checkpoints, train.log, command.txt), run.json and results.json. A
 # run that was killed goes on from its last checkpoint when it is started again with the same settings.

@@ -5,7 +5,7 @@ r"""Everything of a run but the training: find the encoder, preprocess the data,
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
 ``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
-of :mod:`sot_fairseq.hyperparameters`. Further words end the commands, so that they go before all else.
+of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sot_core.cli import UsageError, atomic_file, run_main
 from sot_fairseq import preprocess
 from sot_fairseq.encoders import find
 from sot_fairseq.header import DataHeader
-from sot_fairseq.hyperparameters import Hyperparameters, get_hyperparameters
 from sot_fairseq.recipe import train_command, words_of_the_recipe
 from sot_text.glue import get_task
+from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
 
 __all__ = ["RUN_FILE", "main"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sot_core.cli import UsageError
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.header import DataHeader
-from sot_fairseq.hyperparameters import Hyperparameters
+from sot_text.hyperparameters import Hyperparameters
 
 __all__ = ["schedule", "train_command", "words_of_the_recipe"]
 
@@ -21,16 +21,17 @@ OPTIMIZER = [
 ]
 
 
-def schedule(rows: int, values: Hyperparameters, update_freq: int = 1) -> tuple[int, int]:
+def schedule(rows: int, values: Hyperparameters, update_freq: int = 1, world_size: int = 1) -> tuple[int, int]:
     """Count a run's updates and those of its warm-up.
 
     Args:
         rows: Training samples.
         values: Batch size, epochs and the warm-up's part.
-        update_freq: Batches whose gradients are added up for an update.
+        update_freq: Batches of a process whose gradients are added up for an update.
+        world_size: Processes, which share the batches.
     """
     batches = math.ceil(rows / values.batch_size)
-    total = math.ceil(batches / update_freq) * values.max_epoch
+    total = math.ceil(batches / (update_freq * world_size)) * values.max_epoch
     return total, math.floor(total * values.warmup)
 
 
@@ -56,8 +57,9 @@ def train_command(
         save_dir: For the checkpoints.
         words: Further words, which come last and so before the recipe's.
     """
-    update_freq = words_of_the_recipe(words).update_freq or 1
-    total, warmup = schedule(header.splits["train"].rows, values, update_freq)
+    found = words_of_the_recipe(words)
+    shares = (found.update_freq or 1, found.distributed_world_size or 1)
+    total, warmup = schedule(header.splits["train"].rows, values, *shares)
     fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
     return [
         *("fairseq-train", str(data), "--user-dir", str(USER_DIR)),
@@ -68,6 +70,7 @@ def train_command(
         *("--num-classes", str(header.num_classes), "--classification-head-name", f"{header.task}_head"),
         *(() if encoder.restore_file is None else ("--finetune-from-model", str(encoder.restore_file))),
         *("--batch-size", str(values.batch_size), "--required-batch-size-multiple", "1", "--num-workers", "0"),
+        *("--distributed-world-size", "1"),  # fairseq would take all GPUs there are, and the batch times as large
         *OPTIMIZER,
         *("--lr-scheduler", "polynomial_decay", "--lr", str(values.lr)),
         *("--total-num-update", str(total), "--warmup-updates", str(warmup)),
@@ -81,7 +84,7 @@ def train_command(
 
 
 def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
-    """Find what the recipe must know among further words: batch size, epochs, update frequency, frozen or not.
+    """Find what the recipe must know among further words: what sets the number of updates, frozen or not.
 
     Raises:
         UsageError: If one has no positive whole number.
@@ -90,12 +93,13 @@ def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch-size", "--max-sentences", type=int)
     parser.add_argument("--max-epoch", type=int)
     parser.add_argument("--update-freq", type=int)
+    parser.add_argument("--distributed-world-size", type=int)
     parser.add_argument("--freeze-backbone", action="store_true")
     try:
         found = parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
         raise UsageError(f"{error}: the further words; give a whole number") from None
-    for name in ("batch_size", "max_epoch", "update_freq"):
+    for name in ("batch_size", "max_epoch", "update_freq", "distributed_world_size"):
         value = getattr(found, name)
         if value is not None and value < 1:
             raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")

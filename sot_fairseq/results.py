@@ -5,7 +5,7 @@ every dev split of ``OUT_DIR/data``, writes ``OUT_DIR/results.json`` and prints 
 ``--saved`` prints the files that are there already, without evaluating anything.
 
 Where the authors report a number for the same encoder, task, split, metric and kind of head, it stands in a column of
-its own, ``reported``, from ``sot_fairseq/config/reported.tsv``. All other columns are measured here.
+its own, ``reported``, from ``sot_text/tables/reported.tsv``. All other columns are measured here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from sot_core.cli import UsageError, atomic_file, run_main
 from sot_fairseq.header import DataHeader
 from sot_fairseq.hub import from_pretrained
-from sot_fairseq.hyperparameters import CONFIG_DIR, read_table
 from sot_fairseq.prepare import RUN_FILE
+from sot_text.hyperparameters import TABLES, read_table
 
 __all__ = ["collect", "read_reported", "summarize", "table"]
 
 RESULTS = "results.json"
-REPORTED = CONFIG_DIR / "reported.tsv"
+REPORTED = TABLES / "reported.tsv"
 REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
 
 

@@ -1,6 +1,6 @@
 """The hyper-parameters of each GLUE task and kind of encoder, from one table with their sources.
 
-The table is ``sot_fairseq/config/hyperparameters.tsv``. Its columns:
+The table is ``sot_text/tables/hyperparameters.tsv``. Its columns:
 
 * ``task``: GLUE's name, or ``any``;
 * ``encoder``: the family (:func:`family`): ``roberta``, ``bert``, ``minilm``, or ``any``;
@@ -9,7 +9,7 @@ The table is ``sot_fairseq/config/hyperparameters.tsv``. Its columns:
 * ``mgcrp_heads``, ``mgcrp_q``, ``mgcrp_k``, ``head_dropout``: options of the head MGCrP alone;
 * ``source``: where the values come from.
 
-``-`` stands for no value: then the option keeps its default. ``python -m sot_fairseq.hyperparameters --task RTE
+``-`` stands for no value: then the option keeps its default. ``python -m sot_text.hyperparameters --task RTE
 --encoder roberta.base [--freeze-backbone] [--format json|lines]`` prints a row; ``lines`` gives ``name<TAB>value``.
 """
 
@@ -20,19 +20,19 @@ import csv
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sot_core.cli import UsageError, run_main
-from sot_fairseq.encoder_table import ENCODERS
 from sot_text.glue import get_task
 
 __all__ = ["Hyperparameters", "family", "get_hyperparameters", "read_table"]
 
-CONFIG_DIR = Path(__file__).resolve().parent / "config"
-TABLE = CONFIG_DIR / "hyperparameters.tsv"
+TABLES = Path(__file__).resolve().parent / "tables"
+TABLE = TABLES / "hyperparameters.tsv"
 KEYS = ("task", "encoder", "backbone")
 TYPES = {
     "lr": float,
@@ -45,7 +45,7 @@ TYPES = {
     "head_dropout": float,
     "source": str,
 }
-FAMILIES = {"bert": "bert", "spanbert": "bert", "minilm": "minilm"}
+FAMILIES = {"bert": "bert", "spanbert": "bert", "minilm": "minilm", "roberta": "roberta"}  # by how a name begins
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Hyperparameters:
 
     @property
     def head_args(self) -> list[str]:
-        """fairseq-train's options of the head MGCrP."""
+        """Options of the head MGCrP, as every side of the toolkit spells them."""
         values = {name: getattr(self, name) for name in ("mgcrp_heads", "mgcrp_q", "mgcrp_k", "head_dropout")}
         given = {name: value for name, value in values.items() if value is not None}
         return [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
@@ -85,14 +85,17 @@ class Hyperparameters:
 def family(encoder: str) -> str:
     """Give the family of an encoder, ``roberta``, ``bert`` or ``minilm``.
 
-    SpanBERT's is ``bert``, and so is that of a path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its
-    conversion); all else, ``scratch:...`` too, has that of RoBERTa.
+    A name (``bert.base.cased``, ``roberta-base``) has that of its first word; SpanBERT's is ``bert``. So is that of a
+    path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its conversion). All else, ``scratch:...`` too,
+    has RoBERTa's.
     """
+    first = re.split(r"[.-]", encoder)[0]
+    if first in FAMILIES:
+        return FAMILIES[first]
     path = Path(encoder)
-    if encoder not in ENCODERS and path.exists():
-        folder = path if path.is_dir() else path.parent
-        return "bert" if any((folder / name).is_file() for name in ("vocab.txt", "tokenizer/vocab.txt")) else "roberta"
-    return FAMILIES.get(encoder.split(".")[0], "roberta")
+    folder = path if path.is_dir() else path.parent
+    has_words = any((folder / name).is_file() for name in ("vocab.txt", "tokenizer/vocab.txt"))
+    return "bert" if path.exists() and has_words else "roberta"
 
 
 def read_table(path: str | os.PathLike[str], types: dict[str, type], keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -155,7 +158,7 @@ def get_hyperparameters(task: str, encoder: str, frozen: bool = False) -> Hyperp
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the values for a task and an encoder."""
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.hyperparameters", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m sot_text.hyperparameters", description=__doc__.split("\n")[0])
     parser.add_argument("--task", required=True, help="a GLUE task")
     parser.add_argument("--encoder", required=True, help="a name, a path, or scratch:<layers>x<dim>")
     parser.add_argument("--freeze-backbone", action="store_true", help="the head alone is trained")
