@@ -69,6 +69,7 @@ def expected_metric(name, labels, predicted):
     return 100 * (accuracy if name == "accuracy" else matthews_corrcoef(labels, predicted))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # hydra's, on how fairseq uses it
 @pytest.mark.parametrize("task", GLUE_TASKS)
 def test_from_files_to_metrics(glue, encoder, tmp_path, task):
     train(prepare_run(glue, encoder, tmp_path, task, *SMALL, options_=("--max-epoch", "1", "--lr", "0.001")))

@@ -1,6 +1,8 @@
 """The table of hyper-parameters against its sources."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -8,7 +10,7 @@ from sot_core.cli import UsageError
 from sot_text import hyperparameters
 from sot_text.glue import GLUE_TASKS
 from sot_text.hyperparameters import TABLES, family, get_hyperparameters
-from tests.support import need_shared
+from tests.support import REPOSITORY, need_shared
 
 # fairseq's examples/roberta/README.glue.md: learning rate, batch size, updates, those of the warm-up
 FAIRSEQ = {
@@ -109,3 +111,11 @@ def test_mistakes_in_the_table(tmp_path, monkeypatch, change, message):
     monkeypatch.setattr(hyperparameters, "TABLE", changed)
     with pytest.raises(UsageError, match=message):
         get_hyperparameters("CoLA", "roberta.base")
+
+
+def test_an_installed_package_has_the_tables_and_the_yaml_files(tmp_path):
+    words = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True)
+    for folder in ("sot_text/tables", "sot_fairseq/config"):
+        expected = {path.name for path in (REPOSITORY / folder).iterdir()}
+        assert {path.name for path in (tmp_path / folder).iterdir()} == expected != set()
