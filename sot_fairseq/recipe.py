@@ -55,7 +55,7 @@ def train_command(
         head: ``mgcrp``, ``gcp``, ``gap`` or ``cls``.
         seed: Of the head's initial weights, the order of samples and dropout.
         save_dir: For the checkpoints.
-        words: Further words, which come last and so before the recipe's.
+        words: Further words; they come last, so that they replace the recipe's.
     """
     found = words_of_the_recipe(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
