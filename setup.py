@@ -39,7 +39,12 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=find_packages(include=["sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
-    package_data={"sot_core": ["py.typed"], "vision": ["configs/*.yaml"]},
+    package_data={
+        "sot_core": ["py.typed"],
+        "sot_text": ["tables/*.tsv"],
+        "sot_fairseq": ["config/*.yaml"],
+        "vision": ["configs/*.yaml"],
+    },
     install_requires=["torch>=2.6"],
     extras_require=EXTRAS,
     classifiers=[

@@ -3,7 +3,7 @@
 #
 #   [VARIABLE=value ...] bash glue_scripts/rte.sh [further words for fairseq-train, e.g. --cpu or --fp16]
 #
-# A script sets TASK, LR, BATCH_SIZE and MAX_EPOCH and then sources this file. Variables from the environment come first:
+# A script sets TASK and then sources this file. Variables from the environment:
 #
 #   GLUE_DIR       folder with GLUE's folders (RTE, CoLA, SST-2, ...); needed
 #   GPT2_BPE_DIR   folder with encoder.json, vocab.bpe and dict.txt; needed for RoBERTa and scratch encoders
@@ -11,13 +11,16 @@
 #                  with fairseq's model.pt and dict.txt), or scratch:<layers>x<dim>, a random one  [roberta.base]
 #   HEAD           one or more of mgcrp, gcp, gap, cls; cls is the framework's own head, the baseline  [mgcrp cls]
 #   SEEDS          one training each  [1 2 3 4 5; 1 2 3 with --freeze-backbone]
-#   MAX_EPOCH      epochs  [the task's; 4 with --freeze-backbone]
-#   LR             peak learning rate  [the task's; 1e-3 with --freeze-backbone]
-#   BATCH_SIZE     sentences in an update  [the task's]
+#   LR, BATCH_SIZE, MAX_EPOCH   peak learning rate, sentences in a batch, epochs  [the table's]
 #   OUT_DIR        everything that is written  [out/<task>]
+#   DRY_RUN        1: prepare the data, print the fairseq-train commands and stop
 #
-# OUT_DIR gets data/ (binary data), <head>/seed-<n>/ (checkpoints, train.log, command.txt) and results.json. A run that was
-# killed goes on from its last checkpoint when it is started again with the same settings.
+# The table is sot_text/tables/hyperparameters.tsv: a row for each task and kind of encoder, with its source. Variables
+# go before it, and further words before both: --mgcrp-q 8 after the script's name replaces the table's. An update is one
+# batch; BATCH_SIZE=16 with --update-freq 4, or with --distributed-world-size 4 on 4 GPUs, makes updates of 64 sentences.
+#
+# OUT_DIR gets data/ (binary data), <head>/seed-<n>/ (checkpoints, train.log, command.txt), run.json and results.json. A
+# run that was killed goes on from its last checkpoint when it is started again with the same settings.
 set -euo pipefail
 
 : "${TASK:?set TASK before sourcing common.sh}"
@@ -31,14 +34,8 @@ ENCODER=${ENCODER:-roberta.base}
 HEAD=${HEAD:-mgcrp cls}
 SEEDS=${SEEDS:-${frozen:+1 2 3}}
 SEEDS=${SEEDS:-1 2 3 4 5}
-MAX_EPOCH=${MAX_EPOCH:-${frozen:+4}}
-MAX_EPOCH=${MAX_EPOCH:-$TASK_MAX_EPOCH}
-LR=${LR:-${frozen:+1e-3}}
-LR=${LR:-$TASK_LR}
-BATCH_SIZE=${BATCH_SIZE:-$TASK_BATCH_SIZE}
 OUT_DIR=${OUT_DIR:-out/$(tr '[:upper:]' '[:lower:]' <<<"$TASK")}
 PYTHON=${PYTHON:-python}
-USER_DIR=$("$PYTHON" -c 'import importlib.util; print(importlib.util.find_spec("sot_fairseq").submodule_search_locations[0])')
 
 mistake() {
   echo "error: $*" >&2
@@ -56,65 +53,19 @@ for seed in "${seeds[@]}"; do
   [[ "$seed" =~ ^(0|[1-9][0-9]*)$ ]] || mistake "SEEDS=$seed is no whole number; give one or more"
 done
 for name in MAX_EPOCH BATCH_SIZE; do
-  [[ "${!name}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is no positive whole number; correct it"
+  [[ "${!name:-1}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is no positive whole number; correct it"
 done
-
-# Another run's results are neither mixed with this one's nor lost.
-settings="TASK=$TASK ENCODER=$ENCODER MAX_EPOCH=$MAX_EPOCH LR=$LR BATCH_SIZE=$BATCH_SIZE $*"
+[[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ ]] || mistake "LR=$LR is no positive number; correct it"
 mkdir -p "$OUT_DIR" || mistake "OUT_DIR=$OUT_DIR cannot be made; give another OUT_DIR"
-if compgen -G "$OUT_DIR/*/seed-*/checkpoint_*.pt" >/dev/null && [[ "$(cat "$OUT_DIR/settings.txt")" != "$settings" ]]; then
-  mistake "$OUT_DIR holds a run with other settings ($(cat "$OUT_DIR/settings.txt")); give another OUT_DIR"
-fi
-echo "$settings" >"$OUT_DIR/settings.txt"
 
 say() { printf '\n== %s\n' "$*"; }
 
-field() { sed -n "s/^$1\t//p" "$OUT_DIR/encoder.txt"; }
-
-find_encoder() {
-  say "encoder: $ENCODER"
-  "$PYTHON" -m sot_fairseq.encoders "$ENCODER" --output-dir "$OUT_DIR/encoder" --format lines >"$OUT_DIR/encoder.tmp"
-  mv "$OUT_DIR/encoder.tmp" "$OUT_DIR/encoder.txt"
-  mapfile -t ARCH_ARGS < <(field arch_args)
-  mapfile -t PREPROCESS_ARGS < <(field preprocess_args)
-  RESTORE_FILE=$(field restore_file)
-}
-
-preprocess() {
-  say "data: $GLUE_DIR/$TASK -> $OUT_DIR/data"
-  "$PYTHON" -m sot_fairseq.preprocess --task "$TASK" --data-dir "$GLUE_DIR" --output-dir "$OUT_DIR/data" "${PREPROCESS_ARGS[@]}"
-  read -r ROWS NUM_CLASSES METRIC REGRESSION < <("$PYTHON" -c '
-import json, sys
-data = json.load(open(sys.argv[1], encoding="utf-8"))
-classes = 1 if data["regression"] else len(data["labels"])
-print(data["splits"]["train"]["rows"], classes, data["main_metric"], "yes" if data["regression"] else "")
-' "$OUT_DIR/data/preprocess.json")
-}
-
-train() { # head seed further-words...
-  local head=$1 seed=$2 save_dir=$OUT_DIR/$1/seed-$2
-  shift 2
-  local updates_per_epoch=$(((ROWS + BATCH_SIZE - 1) / BATCH_SIZE))
-  local total=$((updates_per_epoch * MAX_EPOCH)) fusion=(--head-fusion sum_fc --head-pooling "$head")
-  [[ "$head" == cls ]] && fusion=(--head-fusion cls)
-  local command=(
-    fairseq-train "$OUT_DIR/data" --user-dir "$USER_DIR"
-    --task sentence_prediction_mgcrp --criterion sentence_prediction_mgcrp "${ARCH_ARGS[@]}" "${fusion[@]}"
-    --num-classes "$NUM_CLASSES" --classification-head-name "${TASK}_head"
-    ${RESTORE_FILE:+--finetune-from-model "$RESTORE_FILE"}
-    --batch-size "$BATCH_SIZE" --required-batch-size-multiple 1 --num-workers 0
-    --optimizer adam --adam-betas "(0.9, 0.98)" --adam-eps 1e-06 --weight-decay 0.1 --clip-norm 0.0
-    --lr-scheduler polynomial_decay --lr "$LR" --total-num-update "$total" --warmup-updates $((total * 6 / 100))
-    --max-epoch "$MAX_EPOCH" --seed "$seed" --save-dir "$save_dir" --no-epoch-checkpoints
-    --best-checkpoint-metric "$METRIC" --maximize-best-checkpoint-metric --no-progress-bar --log-format simple
-    ${REGRESSION:+--regression-target} "$@"
-  )
-  mkdir -p "$save_dir"
-  printf '%q ' "${command[@]}" | sed 's/ $/\n/' >"$save_dir/command.txt"
-  say "$TASK, head $head, seed $seed"
+train() { # head seed
+  local save_dir=$OUT_DIR/$1/seed-$2 status=0
+  say "$TASK, head $1, seed $2"
   cat "$save_dir/command.txt"
-  local status=0
-  "${command[@]}" >"$save_dir/train.log" 2>&1 || status=$?
+  [[ "${DRY_RUN:-}" == 1 ]] && return
+  bash "$save_dir/command.txt" >"$save_dir/train.log" 2>&1 || status=$?
   if ((status)); then
     tail -n 3 "$save_dir/train.log" >&2
     echo "error: fairseq-train failed: $save_dir/train.log; see the lines above" >&2
@@ -123,10 +74,12 @@ train() { # head seed further-words...
   grep -o "epoch [0-9]* | valid on .*" "$save_dir/train.log" || true
 }
 
-find_encoder
-preprocess
+"$PYTHON" -m sot_fairseq.prepare --task "$TASK" --encoder "$ENCODER" --data-dir "$GLUE_DIR" --output-dir "$OUT_DIR" \
+  --heads "${heads[@]}" --seeds "${seeds[@]}" \
+  ${LR:+--lr "$LR"} ${BATCH_SIZE:+--batch-size "$BATCH_SIZE"} ${MAX_EPOCH:+--max-epoch "$MAX_EPOCH"} -- "$@"
 for head in "${heads[@]}"; do
-  for seed in "${seeds[@]}"; do train "$head" "$seed" "$@"; done
+  for seed in "${seeds[@]}"; do train "$head" "$seed"; done
 done
+[[ "${DRY_RUN:-}" == 1 ]] && exit
 say "$TASK: dev results"
 "$PYTHON" -m sot_fairseq.results "$OUT_DIR"

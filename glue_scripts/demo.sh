@@ -13,4 +13,4 @@ frozen=$!
 OUT_DIR=$out/fine-tuned LR=1e-4 MAX_EPOCH=1 bash "$here/cola.sh" --cpu || { kill "$frozen"; exit 1; }
 wait "$frozen"
 printf '\n== dev results: encoder frozen and fine-tuned\n'
-"${PYTHON:-python}" -m sot_fairseq.results "$out/frozen" "$out/fine-tuned"
+"${PYTHON:-python}" -m sot_fairseq.results --saved "$out/frozen" "$out/fine-tuned"

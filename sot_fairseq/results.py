@@ -1,7 +1,11 @@
 """Dev metrics of every head and seed of a run, as ``results.json`` and as a table.
 
 ``python -m sot_fairseq.results OUT_DIR [OUT_DIR ...]`` evaluates ``OUT_DIR/<head>/seed-<n>/checkpoint_best.pt`` on
-every dev split of ``OUT_DIR/data``, writes ``OUT_DIR/results.json`` and prints one table of all runs given.
+every dev split of ``OUT_DIR/data``, writes ``OUT_DIR/results.json`` and prints one table of all runs given;
+``--saved`` prints the files that are there already, without evaluating anything.
+
+Where the authors report a number for the same encoder, task, split, metric and kind of head, it stands in a column of
+its own, ``reported``, from ``sot_text/tables/reported.tsv``. All other columns are measured here.
 """
 
 from __future__ import annotations
@@ -16,8 +20,14 @@ from typing import Any
 from sot_core.cli import UsageError, atomic_file, run_main
 from sot_fairseq.header import DataHeader
 from sot_fairseq.hub import from_pretrained
+from sot_fairseq.prepare import RUN_FILE
+from sot_text.hyperparameters import TABLES, read_table
 
-__all__ = ["collect", "summarize", "table"]
+__all__ = ["collect", "read_reported", "summarize", "table"]
+
+RESULTS = "results.json"
+REPORTED = TABLES / "reported.tsv"
+REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
 
 
 def collect(out_dir: Path) -> dict[str, Any]:
@@ -27,8 +37,9 @@ def collect(out_dir: Path) -> dict[str, Any]:
         out_dir: The folder that a script of ``glue_scripts`` wrote.
 
     Returns:
-        The content of ``results.json``: task, metric names, and for each head the metrics (percent) of each seed on
-        each dev split, named after its file, with mean, standard deviation (of a sample; None for one seed) and median.
+        The content of ``results.json``: task, encoder (None if it is not known), metric names, and for each head the
+        metrics (percent) of each seed on each dev split, named after its file, with mean, standard deviation (of a
+        sample; None for one seed) and median.
 
     Raises:
         UsageError: if there is no checkpoint.
@@ -36,7 +47,8 @@ def collect(out_dir: Path) -> dict[str, Any]:
     header = DataHeader.load(out_dir / "data")
     splits = {name: counts for name, counts in header.splits.items() if name.startswith("valid") and counts.labelled}
     heads: dict[str, Any] = {}
-    for folder in sorted(out_dir.glob("*/seed-*"), key=lambda path: (path.parent.name, int(path.name[5:]))):
+    folders = [path.parent for path in out_dir.glob("*/seed-*/checkpoint_best.pt")]
+    for folder in sorted(folders, key=lambda path: (path.parent.name, int(path.name[5:]))):
         predictor = from_pretrained(folder, "checkpoint_best.pt")
         metrics = {
             Path(counts.source).stem: predictor.evaluate(out_dir / "data", split) for split, counts in splits.items()
@@ -53,7 +65,25 @@ def collect(out_dir: Path) -> dict[str, Any]:
         )
     for head in heads.values():
         head["summary"] = summarize([seed["metrics"] for seed in head["seeds"].values()])
-    return {"task": header.task, "metric": header.main_metric, "unit": "percent", "heads": heads}
+    run = out_dir / RUN_FILE
+    encoder = json.loads(run.read_text(encoding="utf-8"))["encoder"] if run.exists() else None
+    return {"task": header.task, "encoder": encoder, "metric": header.main_metric, "unit": "percent", "heads": heads}
+
+
+def read_saved(out_dir: Path) -> dict[str, Any]:
+    """Read a run's ``results.json``.
+
+    Raises:
+        UsageError: if it is not there or not whole.
+    """
+    path = out_dir / RESULTS
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"no {RESULTS}: {out_dir.absolute()}; leave out --saved, or run the script again") from None
+    except ValueError as error:
+        raise UsageError(f"not a JSON file ({error}): {path.absolute()}; leave out --saved") from None
+    return content
 
 
 def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -73,37 +103,57 @@ def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, d
     }
 
 
+def read_reported() -> dict[tuple[str, ...], float]:
+    """Read what the authors report, by encoder, task, split, metric and head.
+
+    The head ``mgcrp`` stands for their whole method, ``cls`` for the encoder's own head.
+    """
+    rows = read_table(REPORTED, {"value": float, "source": str}, REPORTED_KEYS)
+    return {tuple(row[key] for key in REPORTED_KEYS): row["value"] for row in rows}
+
+
 def table(runs: dict[str, dict[str, Any]]) -> str:
     """A Markdown table of ``{run name: content of results.json}``."""
-    rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "seeds")]
+    reported = read_reported()
+    rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "reported", "seeds")]
     for run, results in runs.items():
         for head, content in results["heads"].items():
             for split, metrics in content["summary"].items():
                 for metric, values in metrics.items():
                     each = ", ".join(f"{seed['metrics'][split][metric]:.2f}" for seed in content["seeds"].values())
                     std = "-" if values["std"] is None else f"{values['std']:.2f}"
-                    numbers = (str(values["n"]), f"{values['mean']:.2f}", std, f"{values['median']:.2f}", each)
-                    rows.append((run, results["task"], split, metric, head, *numbers))
+                    value = reported.get((str(results.get("encoder")), results["task"], split, metric, head))
+                    numbers = (str(values["n"]), f"{values['mean']:.2f}", std, f"{values['median']:.2f}")
+                    theirs = "-" if value is None else f"{value:.2f}"
+                    rows.append((run, results["task"], split, metric, head, *numbers, theirs, each))
+    column = rows[0].index("reported")
+    if any(row[column] != "-" for row in rows[1:]):
+        note = "\n\nreported: by the SoT authors for this encoder (one number each); the other columns: measured here."
+    else:
+        rows, note = [row[:column] + row[column + 1 :] for row in rows], ""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     lines.insert(1, re.sub(r"[^|]", "-", lines[0]))
-    return "\n".join(lines)
+    return "\n".join(lines) + note
 
 
 def main() -> None:
     """Collect, write and print."""
     parser = argparse.ArgumentParser(prog="python -m sot_fairseq.results", description=__doc__.split("\n")[0])
     parser.add_argument("out_dir", nargs="+", type=Path, help="what a script of glue_scripts wrote")
+    parser.add_argument("--saved", action="store_true", help="print the results.json there are, evaluate nothing")
     args = parser.parse_args()
     runs = {}
     for out_dir in args.out_dir:
-        runs[out_dir.name] = collect(out_dir)
-        with atomic_file(out_dir / "results.json") as path:
-            path.write_text(json.dumps(runs[out_dir.name], indent=2) + "\n", encoding="utf-8")
+        runs[out_dir.name] = read_saved(out_dir) if args.saved else collect(out_dir)
+        if not args.saved:
+            with atomic_file(out_dir / RESULTS) as path:
+                path.write_text(json.dumps(runs[out_dir.name], indent=2) + "\n", encoding="utf-8")
     print(table(runs))  # noqa: T201
-    print("\nwrote", ", ".join(str(out_dir / "results.json") for out_dir in args.out_dir))  # noqa: T201
+    if not args.saved:
+        print("\nwrote", ", ".join(str(out_dir / RESULTS) for out_dir in args.out_dir))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import json
 import os
-import random
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.glue_files import write_glue
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
 from tests.support import REPOSITORY, need_shared
 
@@ -17,7 +19,9 @@ pytestmark = pytest.mark.e2e
 
 
 def run_script(name, *words, **variables):
-    environment = {key: value for key, value in os.environ.items() if key not in ("GLUE_DIR", "ENCODER", "OUT_DIR")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("GLUE_DIR", "ENCODER", "OUT_DIR", "TASKS")
+    }
     environment |= {"PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
     script = REPOSITORY / "glue_scripts" / name
@@ -26,18 +30,8 @@ def run_script(name, *words, **variables):
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory):
-    """CoLA in its layout: no header, four columns, no newline at the end of dev."""
     folder = tmp_path_factory.mktemp("glue dir")  # a blank in the path
-    rng = random.Random(1)
-    words = [word for word in VOCAB if word.isalpha()]
-    for name, count in (("train", 40), ("dev", 12)):
-        rows = []
-        for number in range(count):
-            text = " ".join(rng.choice(words) for _ in range(rng.randint(1, 6)))
-            rows.append(f"src\t{number % 2}\t{'' if number % 2 else '*'}\t{text}")
-        (folder / "CoLA").mkdir(exist_ok=True)
-        (folder / "CoLA" / f"{name}.tsv").write_text("\n".join(rows) + ("\n" if name == "train" else ""))
-    return folder
+    return write_glue(folder, [word for word in VOCAB if word.isalpha()])
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +80,7 @@ def test_data_to_results(glue, encoder, tmp_path):
         ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
         ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
         ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
+        ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
         ({"OUT_DIR": "/dev/null/out"}, (), "error: OUT_DIR=/dev/null/out cannot be made"),
         ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
         ({"GLUE_DIR": "/nowhere"}, (), "error: "),
@@ -112,6 +107,64 @@ def test_a_mistake_in_a_further_word_ends_with_status_2(glue, encoder, tmp_path)
     run = run_script("cola.sh", "--cpu", "--svpn-alpha", "3", HEAD="mgcrp", **settings)
     assert run.returncode == 2
     assert "alpha must be in (0, 1], got 3.0" in run.stderr
+
+
+def test_a_dry_run_prints_the_commands(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path / "out"), "SEEDS": "5"}
+    run = run_script("mrpc.sh", "--cpu", "--mgcrp-q", "8", DRY_RUN="1", BATCH_SIZE="6", **settings)
+    assert run.returncode == 0, run.stderr
+    commands = [line for line in run.stdout.splitlines() if line.startswith("fairseq-train ")]
+    files = [tmp_path / "out" / head / "seed-5" / "command.txt" for head in ("mgcrp", "cls")]
+    assert commands == [file.read_text().strip() for file in files]
+    assert "--mgcrp-q 56 --mgcrp-k 32" in commands[0]  # the table's
+    assert commands[0].endswith("--cpu --mgcrp-q 8")  # replaced
+    assert "--batch-size 6 " in commands[1]
+    assert "--lr 2e-05 --total-num-update 40 --warmup-updates 2 --max-epoch 10 " in commands[1]
+    assert not list((tmp_path / "out").glob("*/seed-*/*.pt"))
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_a_set_of_tasks_goes_on_after_a_failure(glue, encoder, tmp_path):
+    broken = tmp_path / "glue"
+    shutil.copytree(glue, broken)
+    (broken / "WNLI" / "dev.tsv").write_text("index\tsentence1\n")
+    settings = {"GLUE_DIR": str(broken), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path / "out dir")}
+    tasks = {"TASKS": "WNLI MNLI STS-B", "HEAD": "mgcrp", "SEEDS": "1", "MAX_EPOCH": "1"}
+    run = run_script("all.sh", "--cpu", *SMALL_HEAD, **settings, **tasks)
+    assert run.returncode == 1, run.stdout[-3000:] + run.stderr[-3000:]
+    assert run.stderr.splitlines()[-1].startswith("error: these tasks failed, the reasons are above: WNLI; ")
+    assert f"{broken}/WNLI/dev.tsv" in run.stderr
+    rows = [re.split(r" *\| *", line)[1:6] for line in run.stdout.splitlines() if line.startswith("| ")]
+    last = rows[-6:]
+    assert last[0] == ["run", "task", "split", "metric", "head"]
+    assert last[1:3] == [["mnli", "MNLI", f"dev_{part}", "accuracy", "mgcrp"] for part in ("matched", "mismatched")]
+    metrics = ("pearson", "spearman", "pearson_and_spearman")
+    assert last[3:] == [["sts-b", "STS-B", "dev", metric, "mgcrp"] for metric in metrics]
+    results = {
+        task: json.loads((tmp_path / "out dir" / task / "results.json").read_text()) for task in ("mnli", "sts-b")
+    }
+    splits = results["mnli"]["heads"]["mgcrp"]["seeds"]["1"]["metrics"]
+    for name, rows in (("dev_matched", 10), ("dev_mismatched", 7)):
+        assert splits[name]["accuracy"] * rows / 100 == pytest.approx(round(splits[name]["accuracy"] * rows / 100))
+    assert "--regression-target" in results["sts-b"]["heads"]["mgcrp"]["seeds"]["1"]["command"]
+
+
+@pytest.mark.parametrize(
+    "variables, message",
+    [
+        ({"GLUE_DIR": ""}, "error: GLUE_DIR is not set"),
+        ({"GLUE_DIR": "/nowhere"}, "error: no such folder: GLUE_DIR=/nowhere"),
+        ({"GLUE_DIR": "/dev"}, "error: no task: TASKS is blank, or /dev has no folder of a task"),
+        ({"TASKS": " "}, "error: no task: TASKS is blank"),
+        ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is no task; give some of CoLA RTE SST-2 MNLI"),
+    ],
+)
+def test_mistakes_in_a_set_of_tasks(glue, tmp_path, variables, message):
+    run = run_script("all.sh", **({"GLUE_DIR": str(glue), "OUT_DIR": str(tmp_path / "out")} | variables))
+    assert run.returncode == 2
+    assert run.stderr.startswith(message)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Several tasks one after the other, and one table of all of them, beside what the SoT authors report for the encoder.
+#
+#   GLUE_DIR=glue_data [VARIABLE=value ...] bash glue_scripts/all.sh [further words for fairseq-train]
+#
+#   TASKS     GLUE's names, e.g. "CoLA RTE"  [those of the nine that have a folder in GLUE_DIR]
+#   OUT_DIR   each task writes OUT_DIR/<task>  [out]
+#
+# The other variables are those of common.sh, and hold for every task. A task that fails does not stop the others: the
+# table has those that did not, failed tasks are named at the end, and the exit status is then 1.
+set -euo pipefail
+
+known=(CoLA RTE SST-2 MNLI QNLI MRPC STS-B QQP WNLI)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${OUT_DIR:-out}
+
+mistake() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+[[ -n "${GLUE_DIR:-}" ]] || mistake "GLUE_DIR is not set; give the folder that holds GLUE's folders"
+[[ -d "$GLUE_DIR" ]] || mistake "no such folder: GLUE_DIR=$GLUE_DIR; give the one that holds GLUE's folders"
+read -ra tasks <<<"${TASKS-}"
+if [[ -z "${TASKS+set}" ]]; then
+  for task in "${known[@]}"; do [[ -d "$GLUE_DIR/$task" ]] && tasks+=("$task"); done
+fi
+((${#tasks[@]})) || mistake "no task: TASKS is blank, or $GLUE_DIR has no folder of a task; the tasks are ${known[*]}"
+for task in "${tasks[@]}"; do
+  [[ " ${known[*]} " == *" $task "* ]] || mistake "TASKS=$task is no task; give some of ${known[*]}"
+done
+
+trap 'exit 130' INT
+finished=() failed=()
+for task in "${tasks[@]}"; do
+  name=$(tr '[:upper:]' '[:lower:]' <<<"$task")
+  printf '\n==== %s\n' "$task"
+  if OUT_DIR=$out/$name bash "$here/${name//-/}.sh" "$@"; then finished+=("$out/$name"); else failed+=("$task"); fi
+done
+if ((${#finished[@]})) && [[ "${DRY_RUN:-}" != 1 ]]; then
+  printf '\n== dev results of %s\n' "${finished[*]}"
+  "${PYTHON:-python}" -m sot_fairseq.results --saved "${finished[@]}"
+fi
+if ((${#failed[@]})); then
+  echo "error: these tasks failed, the reasons are above: ${failed[*]}; correct them and start again" >&2
+  exit 1
+fi

@@ -1,0 +1,104 @@
+r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
+
+    python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
+        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- further words]
+
+The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
+``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
+of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from sot_fairseq import preprocess
+from sot_fairseq.encoders import find
+from sot_fairseq.header import DataHeader
+from sot_fairseq.recipe import train_command, words_of_the_recipe
+from sot_text.glue import get_task
+from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
+
+__all__ = ["RUN_FILE", "main"]
+
+HEADS = ("mgcrp", "gcp", "gap", "cls")
+RUN_FILE = "run.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepare a run from the command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    args, words = _parser().parse_args(arguments[:end]), arguments[end + 1 :]
+    output = args.output_dir
+    values = _hyperparameters(args, words)
+    run = {"task": get_task(args.task).name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
+    _check_same_run(output, run)
+    with atomic_file(output / RUN_FILE) as path:
+        path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    _say(f"encoder: {args.encoder}")
+    encoder = find(args.encoder, output / "encoder")
+    _say(f"data: {args.data_dir / run['task']} -> {output / 'data'}")
+    data = ["--task", run["task"], "--data-dir", str(args.data_dir), "--output-dir", str(output / "data")]
+    preprocess.main([*data, *encoder.preprocess_args])
+    header = DataHeader.load(output / "data")
+    for head in args.heads:
+        for seed in args.seeds:
+            folder = output / head / f"seed-{seed}"
+            command = train_command(output / "data", header, encoder, values, head, seed, folder, words)
+            with atomic_file(folder / "command.txt") as path:
+                path.write_text(shlex.join(command) + "\n", encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.prepare", description=__doc__.split("\n")[0])
+    parser.add_argument("--task", required=True, help="a GLUE task")
+    parser.add_argument("--encoder", required=True, help="a name, a path, or scratch:<layers>x<dim>")
+    parser.add_argument("--data-dir", required=True, type=Path, help="the folder with GLUE's folders")
+    parser.add_argument("--output-dir", required=True, type=Path, help="the run's folder")
+    parser.add_argument("--heads", nargs="+", choices=HEADS, default=["mgcrp", "cls"], help="what is compared")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="one training each")
+    parser.add_argument("--lr", type=float, help="peak learning rate (default: the table's)")
+    parser.add_argument("--batch-size", type=int, help="sentences in an update (default: the table's)")
+    parser.add_argument("--max-epoch", type=int, help="epochs (default: the table's)")
+    return parser
+
+
+def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperparameters:
+    """The table's values, replaced by those of the options, and these by those of further words."""
+    in_words = words_of_the_recipe(words)
+    values = get_hyperparameters(args.task, args.encoder, in_words.freeze_backbone)
+    given: dict[str, Any] = {}
+    for source in (args, in_words):
+        options = {name: getattr(source, name, None) for name in ("lr", "batch_size", "max_epoch")}
+        given |= {name: value for name, value in options.items() if value is not None}
+    _say("hyper-parameters: " + (f"given are {', '.join(given)}; the rest: " if given else "") + values.source)
+    return dataclasses.replace(values, **given)
+
+
+def _check_same_run(output: Path, run: dict[str, Any]) -> None:
+    """Refuse a folder that another run's checkpoints are in: its results are neither mixed with these nor lost."""
+    file = output / RUN_FILE
+    if not any(output.glob("*/seed-*/checkpoint_*.pt")):
+        return
+    old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    names = [name for name in run if name != "source" and old.get(name) != run[name]]
+    if names:
+        differing = ", ".join(f"{name} {old.get(name)}, now {run[name]}" for name in names)
+        raise UsageError(f"the folder holds a run with other settings ({differing}): {output}; give another OUT_DIR")
+
+
+def _say(text: str) -> None:
+    print(f"\n== {text}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

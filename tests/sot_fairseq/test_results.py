@@ -1,0 +1,78 @@
+"""The table of results: what is measured beside what is reported."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from sot_core.cli import UsageError
+from sot_fairseq import results
+from tests.support import need_shared
+
+NAMES = {"GPT": "gpt", "BERT-base": "bert.base.cased", "BERT-large": "bert.large.cased"}
+NAMES |= {f"{name}-{size}": f"{name.lower()}.{size}" for name in ("SpanBERT", "RoBERTa") for size in ("base", "large")}
+
+
+def run_of(encoder, task="RTE", split="dev", metric="accuracy", heads=("cls", "mgcrp")):
+    metrics = [{split: {metric: value}} for value in (60.0, 70.0)]
+    head = {
+        "seeds": {str(seed): {"metrics": m, "command": None} for seed, m in enumerate(metrics)},
+        "summary": results.summarize(metrics),
+    }
+    return {"task": task, "encoder": encoder, "metric": metric, "unit": "percent", "heads": dict.fromkeys(heads, head)}
+
+
+def cells(text):
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+
+def test_reported_numbers_stand_in_a_column_of_their_own():
+    text = results.table({"a": run_of("roberta.base"), "b": run_of("minilm"), "c": run_of(None)})
+    rows = cells(text)
+    assert [row["reported"] for row in rows] == ["77.60", "80.50", "-", "-", "-", "-"]
+    assert {row["mean"] for row in rows} == {"65.00"}
+    assert text.endswith(
+        "reported: by the SoT authors for this encoder (one number each); the other columns: measured here."
+    )
+
+
+def test_no_column_where_nothing_is_reported():
+    for run in (run_of("minilm"), run_of("roberta.base", heads=["gap"]), run_of("roberta.base", "SST-2")):
+        text = results.table({"a": run})
+        assert "reported" not in text
+        assert cells(text)[0]["seeds"] == "60.00, 70.00"
+    mismatched = run_of("bert.base.cased", "MNLI", "dev_mismatched")
+    assert "reported" not in results.table({"a": mismatched})
+
+
+def test_the_reported_numbers_are_those_of_the_readme():
+    text = (need_shared("seeds") / "000_231a7db758eb00d0.md").read_text(encoding="utf-8")
+    found = {}
+    for name, ours, *values in re.findall(r"^\| ([\w-]+?)( \+ ours)? ?\|" + r" ([\d.]+) ?\|" * 4, text, re.M):
+        if name not in NAMES:
+            continue
+        for task, value in zip(("CoLA", "RTE", "MNLI", "QNLI"), values, strict=True):
+            split, metric = "dev_matched" if task == "MNLI" else "dev", "mcc" if task == "CoLA" else "accuracy"
+            found[NAMES[name], task, split, metric, "mgcrp" if ours else "cls"] = float(value)
+    assert len(found) == 56
+    assert results.read_reported() == found
+
+
+def test_saved_results_are_printed_without_evaluation(tmp_path, monkeypatch, capsys):
+    (tmp_path / "rte").mkdir()
+    (tmp_path / "rte" / "results.json").write_text(json.dumps(run_of("roberta.large")))
+    monkeypatch.setattr(sys, "argv", ["results", "--saved", str(tmp_path / "rte")])
+    results.main()
+    output = capsys.readouterr().out
+    assert [row["reported"] for row in cells(output)] == ["86.60", "88.10"]
+    assert "wrote" not in output
+    (tmp_path / "rte" / "results.json").write_text("{")
+    with pytest.raises(UsageError, match=r"not a JSON file .*leave out --saved"):
+        results.main()
+    (tmp_path / "rte" / "results.json").unlink()
+    with pytest.raises(UsageError, match=r"no results\.json: .*leave out --saved"):
+        results.main()
