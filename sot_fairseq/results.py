@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from sot_fairseq.header import DataHeader
 from sot_fairseq.hub import from_pretrained
 from sot_fairseq.prepare import RUN_FILE
 from sot_text.hyperparameters import TABLES, read_table
+from sot_text.markdown import markdown_table
 
 __all__ = ["collect", "read_reported", "summarize", "table"]
 
@@ -131,12 +131,7 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
         note = "\n\nreported: by the SoT authors for this encoder (one number each); the other columns: measured here."
     else:
         rows, note = [row[:column] + row[column + 1 :] for row in rows], ""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, re.sub(r"[^|]", "-", lines[0]))
-    return "\n".join(lines) + note
+    return markdown_table(rows) + note
 
 
 def main() -> None:
