@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shlex
 import time
 from collections.abc import Sequence
@@ -55,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = grid(args)
     encoder = encoders.find(args.encoder)
     preprocess.main([*_data_words(args), "--output-dir", str(args.output_dir / "data"), *encoder.preprocess_args])
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     task = ProbeTask(encoder, args.output_dir / "data")
     for setting in settings:
         task.create_head(setting.head_settings)  # a mistake shows before the encoder runs

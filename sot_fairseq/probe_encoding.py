@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
@@ -161,11 +160,6 @@ class ProbeTask:
                 progress.update(len(rows))
 
 
-@functools.cache
-def _parser() -> Any:
-    return options.get_training_parser()
-
-
 def _fairseq_config(encoder: Encoder, data: Path, header: DataHeader) -> Any:
     """The configuration of ``fairseq-train`` with a frozen encoder."""
     words = [str(data), "--task", "sentence_prediction_mgcrp", "--criterion", "sentence_prediction_mgcrp"]
@@ -173,7 +167,7 @@ def _fairseq_config(encoder: Encoder, data: Path, header: DataHeader) -> Any:
     words += ["--regression-target"] if header.regression else []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)  # hydra's, of fairseq's old calls
-        return convert_namespace_to_omegaconf(options.parse_args_and_arch(_parser(), words))
+        return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
 
 
 def _sha256(path: Path) -> str:

@@ -21,7 +21,7 @@ from sot_text.metrics import METRICS
 
 __all__ = ["Outcome", "ProbeData", "ProbeSplit", "TrainingSettings", "predict", "train_head"]
 
-WARMUP = 0.06  # share of the updates, as in the scripts
+WARMUP = 6  # percent of the updates, as in the scripts
 ROWS_AT_ONCE = 256  # in evaluation
 
 Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
@@ -138,10 +138,13 @@ def predict(head: nn.Module, states: TokenStates) -> Tensor:
 
 
 def lr_factor(update: int, updates: int) -> float:
-    """The learning rate after `update` of `updates` updates as a share of its peak, as fairseq's polynomial decay."""
-    warmup = int(updates * WARMUP)
+    """The learning rate after `update` of `updates` updates, as a share of its peak, as fairseq's polynomial decay.
+
+    The first update has the learning rate 0 if there is a warm-up, as in fairseq.
+    """
+    warmup = updates * WARMUP // 100
     if warmup and update <= warmup:
-        return max(update, 1) / warmup
+        return update / warmup
     return 1 - (update - warmup) / (updates - warmup)
 
 
