@@ -76,6 +76,10 @@ class ProbeTask:
     Args:
         encoder: The encoder; its weights are not read before :meth:`encode`.
         data: A folder of ``python -m sot_fairseq.preprocess``.
+
+    Attributes:
+        header: What the data say of themselves.
+        splits: The splits for training and testing, by name.
     """
 
     def __init__(self, encoder: Encoder, data: Path) -> None:
@@ -93,16 +97,12 @@ class ProbeTask:
     def describe(self) -> dict[str, Any]:
         """Everything the token states depend on."""
         checkpoint = self.encoder.restore_file
-        digest = hashlib.sha256()
-        for path in sorted(self.data.glob("input*/*")):
-            if path.name.split(".")[0] in self.splits:
-                digest.update(f"{path.relative_to(self.data)} {path.stat().st_size}\n".encode())
-                digest.update(path.read_bytes())
+        inputs = [path for path in sorted(self.data.glob("input*/*")) if path.name.split(".")[0] in self.splits]
         return {
             "encoding": ENCODING,
             "checkpoint": f"scratch, seed {SCRATCH_SEED}" if checkpoint is None else _sha256(checkpoint),
             "architecture": self.encoder.arch_args,
-            "token_numbers": digest.hexdigest(),
+            "token_numbers": {f"{path.parent.name}/{path.name}": _sha256(path) for path in inputs},
             "special_tokens": [self.cfg.task.init_token, self.cfg.task.separator_token],
         }
 
@@ -144,19 +144,16 @@ class ProbeTask:
     def _batches(
         self, model: SoTRobertaModel, name: str, tokens: FairseqDataset, max_tokens: int
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Rows of like length, and their states as the heads get them in training."""
+        """Rows of like length, the longest first, and their states as the heads get them in training."""
         lengths = np.asarray(tokens.sizes)
-        order = np.argsort(lengths, kind="stable")
+        order = np.argsort(-lengths, kind="stable")
         pad = self.task.source_dictionary.pad()
         with tqdm(total=len(order), desc=f"encoding {name}", unit=" rows", disable=None) as progress:
-            start = 0
-            while start < len(order):
-                costs = lengths[order[start : start + max_tokens]] * np.arange(1, len(order[start:][:max_tokens]) + 1)
-                rows = order[start : start + max(1, int(np.searchsorted(costs, max_tokens, side="right")))]
+            while len(order):
+                rows, order = np.split(order, [max(1, max_tokens // lengths[order[0]])])
                 batch = nn.utils.rnn.pad_sequence([tokens[row] for row in rows], batch_first=True, padding_value=pad)
                 features, _ = model.encoder(batch, features_only=True)
                 yield rows, features
-                start += len(rows)
                 progress.update(len(rows))
 
 
