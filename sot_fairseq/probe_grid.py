@@ -92,7 +92,7 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         if option.name == "head_pooling":  # the heads' names say it
             continue
         choices = both if option.name == "head_fusion" else option.choices
-        text = f"{option.help} [{option.default}]"
+        text = option.help if option.default is None else f"{option.help} [{option.default}]"
         if option.name == "head_fusion":
             text = f"how class token and words become logits in heads without -words [{option.default}]"
         if option.type is bool:

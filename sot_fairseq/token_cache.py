@@ -151,6 +151,8 @@ def open_or_create(
     folder = Path(cache_dir).resolve() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{digest}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
+        for left in folder.parent.glob(f".{folder.name}.*/"):  # of a process that was killed
+            shutil.rmtree(left)
         if folder.exists():
             try:
                 return _open(folder, description), folder, True

@@ -152,6 +152,16 @@ def test_an_encoder_that_fails_leaves_nothing(tmp_path):
     assert not open_cache(tmp_path, encoder)[2]
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    encoder = Encoder()
+    name = open_cache(tmp_path, encoder)[1].name
+    left = tmp_path / f".{name}.x7d_abc"
+    left.mkdir()
+    (left / "train.states.npy").write_bytes(b"half")
+    assert open_cache(tmp_path, encoder)[2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".{name}.lock", name]
+
+
 def test_rows_that_are_not_encoded_are_noticed(tmp_path):
     def incomplete():
         encoded = Encoder()()
