@@ -1,0 +1,177 @@
+r"""Train heads on the token states of a frozen encoder, which runs over the data once.
+
+    python -m sot_fairseq.probe --encoder minilm --task SST-2 --data-dir GLUE_DIR --output-dir out/probe-sst2 \
+        --heads cls mgcrp --seeds 1 2 3 4 5
+    python -m sot_fairseq.probe --encoder minilm --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
+        --heads mgcrp mgcrp-words --mgcrp-heads 1 2 4 8 --lr 1e-3 3e-3
+
+Every run preprocesses the data as ``python -m sot_fairseq.preprocess`` does, into ``OUTPUT_DIR/data``. The first keeps
+the encoder's token states in the cache (``--cache-dir``); later ones on the same texts and encoder read them from
+there, and an epoch takes seconds on a CPU. Encoder, heads and their start are those of ``fairseq-train
+--freeze-backbone``, the training is that of ``glue_scripts`` (8 epochs and batches of 32 unless told otherwise).
+
+Heads: ``cls`` is fairseq's own, the baseline; ``mgcrp``, ``gcp`` and ``gap`` (the mean) join the class token and the
+pooled words as ``--head-fusion`` says, as in ``glue_scripts``; ``mgcrp-words``, ``gcp-words`` and ``gap-words`` are the
+pooled words alone. Options of the head and of the training take one or more values; every combination is trained.
+
+It writes ``OUTPUT_DIR/results.json``, in the form of ``python -m sot_fairseq.results``, and prints that table: metrics
+on the dev splits after each seed's best epoch. The file has those after the last epoch too (``last_epoch``). The best
+of many settings on a dev set looks better than it is: compare it with the default on other data.
+
+There is one cache entry for each encoder (its checkpoint's content; a ``scratch:`` encoder is drawn once, with seed 1),
+texts as token numbers, and ``--cache-dtype``. Entries can be removed at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from sot_fairseq import encoders, preprocess
+from sot_fairseq.encoder_table import cache_dir
+from sot_fairseq.probe_encoding import ProbeTask
+from sot_fairseq.probe_grid import ProbeSettings, add_grid_options, grid
+from sot_fairseq.probe_training import Outcome, ProbeData, ProbeSplit, train_head
+from sot_fairseq.results import summarize, table
+from sot_fairseq.token_cache import TokenCache, open_or_create
+
+__all__ = ["main"]
+
+DATA_OPTIONS = ("--task", "--text-columns", "--label-column", "--labels", "--max-length")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Preprocess, encode or find the states, train every head with every seed, and print the table."""
+    args = _parser().parse_args(arguments)
+    settings = grid(args)
+    encoder = encoders.find(args.encoder)
+    preprocess.main([*_data_words(args), "--output-dir", str(args.output_dir / "data"), *encoder.preprocess_args])
+    task = ProbeTask(encoder, args.output_dir / "data")
+    for setting in settings:
+        task.create_head(setting.head_settings)  # a mistake shows before the encoder runs
+    cache = _states(task, args)
+    data = _probe_data(task, cache)
+    results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent", "heads": {}}
+    for setting in settings:
+        _train(setting, task, cache, data, args, results)
+    print()  # noqa: T201
+    print(table({args.output_dir.name: results}))  # noqa: T201
+    print(f"\nwrote {args.output_dir / 'results.json'}")  # noqa: T201
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.probe", description=__doc__.split("\n")[0])
+    parser.add_argument("--encoder", required=True, help="a name, a path, or scratch:<layers>x<dim>")
+    parser.add_argument("--data-dir", required=True, help="the folder with train.tsv and dev.tsv, or GLUE's folder")
+    parser.add_argument(
+        "--output-dir", required=True, type=Path, help="the folder for results.json and the binary data"
+    )
+    parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training each [1 2 3]")
+    data = parser.add_argument_group("what the files hold, as python -m sot_fairseq.preprocess has it")
+    data.add_argument("--task", help="a GLUE task")
+    data.add_argument("--text-columns", metavar="A[,B]", help="own data: names of one or two columns")
+    data.add_argument("--label-column", help="own data: name of the column with the label")
+    data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
+    data.add_argument("--regression", action="store_true", help="own data: the label is a number")
+    data.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
+    cache = parser.add_argument_group("cache of token states")
+    cache.add_argument("--cache-dir", type=Path, help="where it lies [$SOT_CACHE/token_states]")
+    cache.add_argument("--cache-dtype", choices=("float16", "float32"), default="float16", help="[float16]")
+    add_grid_options(parser)
+    return parser
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text}")
+    return int(text)
+
+
+def _data_words(args: argparse.Namespace) -> list[str]:
+    """The data's options as words for ``python -m sot_fairseq.preprocess``."""
+    given = [(flag, vars(args)[flag[2:].replace("-", "_")]) for flag in DATA_OPTIONS]
+    words = [word for flag, value in given if value is not None for word in (flag, str(value))]
+    return ["--data-dir", args.data_dir, *words, *(["--regression"] if args.regression else [])]
+
+
+def _states(task: ProbeTask, args: argparse.Namespace) -> TokenCache:
+    """The token states from the cache, or from the encoder."""
+    name = f"{task.header.task}-{Path(args.encoder).name}"
+    begin = time.perf_counter()
+    where = args.cache_dir or cache_dir() / "token_states"
+    cache, folder, was_there = open_or_create(where, name, task.describe(), args.cache_dtype, task.encode)
+    seconds = time.perf_counter() - begin
+    rows = sum(len(split) for split in cache.splits.values())
+    tokens = sum(len(split.states) for split in cache.splits.values())
+    what = "read from the cache" if was_there else "encoded"
+    print(f"token states of {rows} rows, {tokens} tokens, {what} in {seconds:.1f} s: {folder}")  # noqa: T201
+    return cache
+
+
+def _probe_data(task: ProbeTask, cache: TokenCache) -> ProbeData:
+    header = task.header
+    kind = torch.float32 if header.regression else torch.int64
+    splits = {
+        name: ProbeSplit(cache.splits[name], torch.from_numpy(rows.targets).to(kind))
+        for name, rows in task.splits.items()
+    }
+    train = splits.pop("train")
+    dev = {Path(header.splits[name].source).stem: split for name, split in splits.items()}
+    return ProbeData(train, dev, header.metrics, header.main_metric, header.num_classes, header.regression)
+
+
+def _train(
+    setting: ProbeSettings,
+    task: ProbeTask,
+    cache: TokenCache,
+    data: ProbeData,
+    args: argparse.Namespace,
+    results: dict[str, Any],
+) -> None:
+    """Train a head with every seed; add it to the results and write them."""
+    seeds: dict[str, Any] = {}
+    for seed in args.seeds:
+        try:
+            outcome = train_head(
+                lambda: task.create_head(setting.head_settings, cache.start), data, setting.training, seed
+            )
+        except UsageError as error:
+            raise UsageError(f"{setting.label}, seed {seed}: {error}") from None
+        value = next(iter(outcome.best.values()))[data.main_metric]
+        print(  # noqa: T201
+            f"{setting.label}, seed {seed}: {data.main_metric} {value:.2f} in epoch {outcome.best_epoch}, "
+            f"{outcome.seconds:.2f} s an epoch",
+            flush=True,
+        )
+        seeds[str(seed)] = _seed_entry(setting, outcome, args, seed)
+    last = summarize([entry["last_epoch"] for entry in seeds.values()])
+    summary = summarize([entry["metrics"] for entry in seeds.values()])
+    results["heads"][setting.label] = {"seeds": seeds, "summary": summary, "last_epoch_summary": last}
+    with atomic_file(args.output_dir / "results.json") as path:
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def _seed_entry(setting: ProbeSettings, outcome: Outcome, args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    words = ["--encoder", args.encoder, *_data_words(args), "--output-dir", str(args.output_dir)]
+    words += ["--seeds", str(seed), *setting.words]
+    words += ["--cache-dir", str(args.cache_dir)] if args.cache_dir else []
+    words += ["--cache-dtype", args.cache_dtype] if args.cache_dtype != "float16" else []
+    return {
+        "metrics": outcome.best,
+        "best_epoch": outcome.best_epoch,
+        "last_epoch": outcome.last,
+        "seconds_per_epoch": round(outcome.seconds, 3),
+        "command": shlex.join(["python", "-m", "sot_fairseq.probe", *words]),
+    }
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,177 @@
+"""Train a head on cached token states, as ``fairseq-train --freeze-backbone`` does with the scripts' settings."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from fairseq.optim.adam import Adam
+from torch import Tensor, nn
+
+from sot_core.cli import UsageError
+from sot_fairseq.head import SentenceHead
+from sot_fairseq.token_cache import TokenStates
+from sot_text.metrics import METRICS
+
+__all__ = ["Outcome", "ProbeData", "ProbeSplit", "TrainingSettings", "predict", "train_head"]
+
+WARMUP = 6  # percent of the updates, as in the scripts
+ROWS_AT_ONCE = 256  # in evaluation
+
+Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
+
+
+class ProbeSplit(NamedTuple):
+    """A split: token states, and the class numbers (or numbers) of its rows."""
+
+    states: TokenStates
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """What heads are trained and tested on.
+
+    Args:
+        train: The rows to learn from.
+        dev: The rows to test on, by name; the first decides which epoch is best.
+        metrics: Names of the metrics.
+        main_metric: The one that decides.
+        num_classes: Classes; 1 for regression.
+        regression: Whether the targets are numbers.
+    """
+
+    train: ProbeSplit
+    dev: Mapping[str, ProbeSplit]
+    metrics: tuple[str, ...]
+    main_metric: str
+    num_classes: int
+    regression: bool
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a head is trained.
+
+    Args:
+        lr: Peak learning rate (> 0), reached after 6 % of the updates; falls linearly to 0.
+        batch_size: Rows in an update (> 0).
+        epochs: Epochs (> 0).
+        weight_decay: Decoupled weight decay (>= 0), of all parameters.
+    """
+
+    lr: float = 1e-3
+    batch_size: int = 32
+    epochs: int = 8
+    weight_decay: float = 0.1
+
+
+class Outcome(NamedTuple):
+    """What came out of a training.
+
+    Attributes:
+        best_epoch: Number of the best epoch, from 1.
+        best: Metrics (percent) of each dev split after it.
+        last: The same after the last epoch.
+        seconds: Time of an epoch, evaluation included.
+    """
+
+    best_epoch: int
+    best: Metrics
+    last: Metrics
+    seconds: float
+
+
+def train_head(create: Callable[[], nn.Module], data: ProbeData, settings: TrainingSettings, seed: int) -> Outcome:
+    """Train and test a head.
+
+    Args:
+        create: Makes the head; its random start follows from the seed.
+        data: The rows.
+        settings: How to train.
+        seed: Decides start, order and dropout; the same seed gives the same numbers.
+
+    Raises:
+        UsageError: if the loss is not finite.
+    """
+    first = next(iter(data.dev))
+    updates = settings.epochs * math.ceil(len(data.train.states) / settings.batch_size)
+    best_epoch, best, last = 0, {}, {}
+    begin = time.perf_counter()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = create()
+        trained = [parameter for parameter in head.parameters() if parameter.requires_grad]
+        optimizer = Adam(trained, settings.lr, (0.9, 0.98), 1e-6, settings.weight_decay)
+        update = 0
+        for epoch in range(1, settings.epochs + 1):
+            head.train()
+            for rows in _train_batches(data.train.states.lengths.numpy(), settings.batch_size, seed, epoch):
+                optimizer.param_groups[0]["lr"] = settings.lr * lr_factor(update, updates)
+                loss = _loss(_logits(head, data.train.states, rows), data.train.targets[rows], data.regression)
+                if not math.isfinite(float(loss.detach())):
+                    raise UsageError(f"the loss is not finite: epoch {epoch}, lr {settings.lr}; give a lower --lr")
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                update += 1
+            last = {name: _evaluate(head, split, data) for name, split in data.dev.items()}
+            if not best or last[first][data.main_metric] >= best[first][data.main_metric]:  # fairseq keeps the later
+                best_epoch, best = epoch, last
+    return Outcome(best_epoch, best, last, (time.perf_counter() - begin) / settings.epochs)
+
+
+@torch.no_grad()
+def predict(head: nn.Module, states: TokenStates) -> Tensor:
+    """Logits of all rows, (rows, K), in evaluation mode."""
+    head.eval()
+    order = states.lengths.argsort(stable=True)
+    parts = [_logits(head, states, rows) for rows in order.split(ROWS_AT_ONCE)]
+    logits = torch.cat(parts)
+    return torch.empty_like(logits).index_copy_(0, order, logits)
+
+
+def lr_factor(update: int, updates: int) -> float:
+    """The learning rate after `update` of `updates` updates, as a share of its peak, as fairseq's polynomial decay.
+
+    The first update has the learning rate 0 if there is a warm-up, as in fairseq.
+    """
+    warmup = updates * WARMUP // 100
+    if warmup and update <= warmup:
+        return update / warmup
+    return 1 - (update - warmup) / (updates - warmup)
+
+
+def _train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
+    """Rows of like length, within 25 %, in random order (see `sot_fairseq.data.BatchedDataset`)."""
+    rng = np.random.default_rng((seed, epoch))
+    order = torch.from_numpy(np.argsort(lengths * rng.uniform(0.8, 1.25, len(lengths)), kind="stable"))
+    batches = order.split(batch_size)
+    return (batches[number] for number in rng.permutation(len(batches)))
+
+
+def _logits(head: nn.Module, states: TokenStates, rows: Tensor) -> Tensor | tuple[Tensor, ...]:
+    if isinstance(head, SentenceHead):
+        return head(*states.gather(rows))
+    return head(states.gather_first(rows))  # fairseq's own head reads the class token alone
+
+
+def _loss(logits: Tensor | tuple[Tensor, ...], targets: Tensor, regression: bool) -> Tensor:
+    parts = logits if isinstance(logits, tuple) else (logits,)
+    if regression:
+        return torch.stack([F.mse_loss(part.view(-1), targets) for part in parts]).sum()
+    return torch.stack([F.cross_entropy(part, targets) for part in parts]).sum()
+
+
+def _evaluate(head: nn.Module, split: ProbeSplit, data: ProbeData) -> dict[str, float]:
+    """Metrics over a whole split in percent."""
+    logits = predict(head, split.states)
+    predictions = (logits[:, 0] if data.regression else logits.argmax(dim=-1)).numpy()
+    targets = split.targets.numpy()
+    return {name: 100.0 * METRICS[name](predictions, targets, data.num_classes) for name in data.metrics}
