@@ -9,6 +9,13 @@ import torch
 
 from tests.support import GOLDEN, golden_file, need_shared
 
+GOLDEN_FILES = {  # model: file, where the name is not the published one
+    "hvt_tiny_1": "hvt-ti-1",
+    **{f"hvt_small_{stages}": f"hvt-s-{stages}" for stages in range(4)},
+    "hvt_small_4": "scale-hvt-ti-4",
+    "scale_hvt_tiny_4": "scale-hvt-ti-4",
+}
+
 
 @cache
 def fill() -> ModuleType:

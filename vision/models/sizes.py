@@ -9,7 +9,7 @@ __all__ = ["PUBLISHED_SIZES", "PublishedSize"]
 
 @dataclass(frozen=True)
 class PublishedSize:
-    """Parameters in millions and multiply-adds in thousand millions at 224 pixels and 1,000 classes.
+    """Parameters in millions and multiply-adds in thousand millions at the model's image size and 1,000 classes.
 
     Attributes:
         params: As published; None: not given.
@@ -37,5 +37,12 @@ PUBLISHED_SIZES = {
     "deit_base_sot": PublishedSize(94.9, 18.2),
     "swin_tiny_sot": PublishedSize(31.6, 6.0),
     "swin_base_sot": PublishedSize(95.9, 16.9),
+    "hvt_tiny_1": PublishedSize(5.74, 0.64, (5.736, 5.736), 0.642),
+    "hvt_small_0": PublishedSize(22.05, 4.57, (22.050, 22.050), 4.574),
+    "hvt_small_1": PublishedSize(22.09, 2.40, (22.087, 22.087), 2.402),
+    "hvt_small_2": PublishedSize(22.11, 1.94, (22.106, 22.106), 1.941),
+    "hvt_small_3": PublishedSize(22.11, 1.62, (22.114, 22.114), 1.620),
+    "hvt_small_4": PublishedSize(22.12, 1.39, (22.119, 22.119), 1.394),
+    "scale_hvt_tiny_4": PublishedSize(22.12, 1.39, (22.119, 22.119), 1.394),
     "sot_micro": PublishedSize(),
 }
