@@ -67,8 +67,12 @@ def test_logits_equal_the_published_ones_in_float64(name):
 
 @pytest.mark.parametrize("name, dtype, tolerance", [
     ("hvt_tiny_1", torch.float64, 1e-9),
-    *((name, torch.float32, 1e-5) for name in ("hvt_tiny_1", "hvt_small_0", "scale_hvt_tiny_4")),
-    *(pytest.param(f"hvt_small_{stages}", torch.float32, 1e-5, marks=pytest.mark.slow) for stages in (1, 2, 3)),
+    ("lvvit_t", torch.float64, 1e-9),
+    *((name, torch.float32, 1e-5) for name in ("hvt_tiny_1", "hvt_small_0", "scale_hvt_tiny_4", "lvvit_t")),
+    *(
+        pytest.param(name, torch.float32, 1e-5, marks=pytest.mark.slow)
+        for name in ("hvt_small_1", "hvt_small_2", "hvt_small_3", "lvvit_s", "lvvit_s_384", "lvvit_m", "lvvit_l")
+    ),
 ])  # fmt: skip
 def test_logits_of_hvt_and_lvvit_equal_the_published_ones(name, dtype, tolerance):
     golden = golden_model(GOLDEN_FILES[name])

@@ -1,9 +1,10 @@
 """Vision models; importing the package registers them with timm."""
 
-from vision.models import deit, hvt, micro, names, so_vit, sot, swin
+from vision.models import deit, hvt, lvvit, micro, names, so_vit, sot, swin
 from vision.models.attach import attach_head
 from vision.models.checkpoint import load_checkpoint
 from vision.models.hvt import HVT
+from vision.models.lvvit import LVViT
 from vision.models.published import load_published_checkpoint
 from vision.models.sot import SoT
 from vision.models.swin import SwinSoT
@@ -11,6 +12,7 @@ from vision.models.token_embed import TokenEmbed
 
 __all__ = [
     "HVT",
+    "LVViT",
     "SoT",
     "SwinSoT",
     "TokenEmbed",
@@ -19,6 +21,7 @@ __all__ = [
     "hvt",
     "load_checkpoint",
     "load_published_checkpoint",
+    "lvvit",
     "micro",
     "names",
     "so_vit",

@@ -33,7 +33,12 @@ _PREFIXES = {  # of each family, published -> here; the first that fits
         *_BACKBONE[:-1],
     ),
     "hvt": (("head.", "head.word_fc."), *_BACKBONE),
-    "lvvit": (("aux_head.", "head.dense_fc."), ("head.", "head.cls_fc."), *_BACKBONE),
+    "lvvit": (
+        ("aux_head.", "head.dense_fc."),
+        ("head.", "head.cls_fc."),
+        ("patch_embed.", "patch_embed.proj."),
+        *_BACKBONE[:-1],
+    ),
 }
 _TITLES = {"sot": "SoT or So-ViT", "hvt": "HVT", "lvvit": "LV-ViT"}
 _PUBLISHED_ALONE = {
