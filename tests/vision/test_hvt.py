@@ -56,6 +56,11 @@ class TestPooling:
         torch.testing.assert_close(model(x), model.head.word_fc(tokens.mean(1)))
         assert (model.head.config.pooling, model.head.config.fusion) == ("gap", "words")
 
+    def test_a_head_attached_later(self):
+        model = vision.attach_head(build(), pooling="mgcrp", num_heads=2, q_dim=3)
+        assert (model.head.config.pooling, model.head.config.fusion) == ("mgcrp", "words")
+        assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
+
     def test_every_parameter_of_the_published_form_learns(self):
         model = build().train()
         model(torch.randn(2, 3, 64, 64)).square().sum().backward()
@@ -130,6 +135,9 @@ class TestPositionsAtAnotherSize:
     def test_another_pooling_does_not_fit(self):
         with pytest.raises(UsageError, match=r"does not fit HVT: blocks\.0\.pos_embed"):
             vision.load_checkpoint(build(), build(pool_stride=3).state_dict())
+        small = build(img_size=24, pool_block_width=0).state_dict()
+        with pytest.raises(UsageError, match=r"does not fit HVT: blocks\.0\.pos_embed missing"):
+            vision.load_checkpoint(build(pool_block_width=1), small)
 
 
 class TestPublishedCheckpoints:

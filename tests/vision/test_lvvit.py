@@ -10,7 +10,9 @@ from torch import nn
 import vision
 from sot_core import HeadConfig
 from sot_core.cli import UsageError
+from tests.vision.conftest import load
 from tests.vision.golden import fill, golden_model, published_state
+from vision import train, validate
 from vision.models.dense_head import DenseHead
 from vision.models.mix_token import box_around, draw_box, swap_box
 
@@ -210,3 +212,18 @@ class TestPublishedCheckpoints:
     def test_what_is_none_is_said(self):
         with pytest.raises(UsageError, match="not a published LV-ViT checkpoint: its tensors have other names"):
             vision.load_published_checkpoint(build(), build().state_dict())
+
+    def test_start_training_from_one_and_validate_at_another_size(self, images, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        source = build(num_classes=4)
+        torch.save({"arch": "lvvit_s", "state_dict": published_names(source)}, "lvvit.pth.tar")
+        quick = ["--device", "cpu", "-j", "0"]
+        model = ["--model", "lvvit_s", "--img-size", "32", "--model-kwargs", *(f"{k}={v}" for k, v in TINY.items())]
+        words = ["--initial-checkpoint", "lvvit.pth.tar", "--freeze-backbone", "--max-steps", "1", "-b", "5"]
+        train.main([str(images), *quick, *model, *words, "--output", "runs", "--experiment", "run"])
+        state = load(tmp_path / "runs" / "run")["state_dict"]
+        assert torch.equal(state["blocks.1.mlp.fc1.weight"], source.blocks[1].mlp.fc1.weight)
+        assert state["head.dense_fc.weight"].shape == (3, 24)
+        capsys.readouterr()
+        validate.main([str(images), *quick, "--checkpoint", "runs/run/last.pth.tar", "--img-size", "48"])
+        assert "6 images, raw weights" in capsys.readouterr().out

@@ -104,6 +104,7 @@ class HVT(HeadMixin, VisionTransformer):
             depth=num_blocks,
             num_heads=num_heads,
             class_token=False,
+            reg_tokens=0,
             global_pool="avg",
             fc_norm=False,
             embed_layer=partial(TokenEmbed, "linear", strict_img_size=True),
@@ -144,10 +145,11 @@ class HVT(HeadMixin, VisionTransformer):
         old_grid = self.patch_embed.grid_size
         super().set_input_size(img_size=img_size, patch_size=patch_size)
         with torch.no_grad():
-            positions = {f"blocks.{index}.pos_embed": self.blocks[index].pos_embed for index in self.pooled_blocks}
-            for name, tensor in self.resample_pooled(positions, old_grid).items():
-                if tensor is not positions[name]:
-                    self.get_submodule(name.removesuffix(".pos_embed")).pos_embed = nn.Parameter(tensor)
+            old = {f"blocks.{index}.pos_embed": self.blocks[index].pos_embed for index in self.pooled_blocks}
+            for name, tensor in self.resample_pooled(old, old_grid).items():
+                if tensor is not old[name]:
+                    block = self.get_submodule(name.removesuffix(".pos_embed"))
+                    block.pos_embed = nn.Parameter(tensor, requires_grad=old[name].requires_grad)
 
     def resample_pooled(self, state_dict: Mapping[str, Tensor], source_grid: tuple[int, int]) -> dict[str, Tensor]:
         """Interpolate the positions of pooled tokens from another grid of patches to the model's.
@@ -161,6 +163,8 @@ class HVT(HeadMixin, VisionTransformer):
         """
         state_dict, length = dict(state_dict), source_grid[0] * source_grid[1]
         for times, index in enumerate(self.pooled_blocks, start=1):
+            if length < self.pool_kernel_size:
+                break
             length = pooled_length(length, self.pool_kernel_size, self.pool_stride)
             name = f"blocks.{index}.pos_embed"
             if name in state_dict and state_dict[name].shape[1] == length:
@@ -206,7 +210,8 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
         if "img_size" in kwargs:
             raise ValueError("input_size and img_size say the same; give one")
         kwargs["img_size"] = kwargs.pop("input_size")
-    head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if kwargs.get("num_heads", 6) < 6 else 24}
+    narrow = kwargs.get("num_heads", 6) < 6
+    head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
     fields, kwargs = split_head_options(kwargs, **head)
     out_indices = kwargs.pop("out_indices", 3)
     return build_model_with_cfg(

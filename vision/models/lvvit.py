@@ -140,6 +140,7 @@ class LVViT(HeadMixin, VisionTransformer):
             raise ValueError(f"mix_alpha must be positive, got {mix_alpha}")
         super().__init__(
             *args,
+            class_token=True,
             embed_layer=partial(ConvStemEmbed, stem_width, strict_img_size=True),
             block_fn=partial(ScaledBlock, skip_lam=skip_lam),
             weight_init="skip",
