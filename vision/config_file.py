@@ -1,4 +1,4 @@
-"""A parser with YAML files beneath the command line, and errors of one line."""
+"""A parser with YAML and JSON files beneath the command line, and errors of one line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from sot_core.cli import UsageError
+from vision.published_config import HVT_RECIPE, is_hvt_config, translate_hvt_config
 
 __all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]
 
@@ -64,7 +65,8 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     """Parse a command line; the values of its ``--config`` file stand before it and give way to it.
 
     Args:
-        parser: A parser with an option ``--config`` and a positional ``data_dir``; a file may give both kinds.
+        parser: A parser with an option ``--config``; a file may give options and positionals that may be left out.
+            With an option ``--data-path``, that is another spelling of the positional ``data_dir``.
         argv: The words; None: those of the program.
 
     Raises:
@@ -73,18 +75,42 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     argv = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(argv)
     if args.config is None:
-        return args
+        return _one_data_dir(args)
     path = find_config(args.config)
     values = read_yaml(path)
-    data_dir = values.pop("data_dir", None)
+    if is_hvt_config(values):
+        values = {**_hvt_recipe(parser, args), **translate_hvt_config(values)}
+    positionals = {
+        action.dest: values.pop(action.dest, None)
+        for action in parser._actions
+        if not action.option_strings and action.nargs == "?"
+    }
     words = [*_as_words(parser, values, path), f"--config={path}"]  # the last one ends an open list of values
     try:
         parser.parse_args(words)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-    args = parser.parse_args([*words, *argv])
-    if args.data_dir is None:
-        args.data_dir = data_dir
+    args = _one_data_dir(parser.parse_args([*words, *argv]))
+    for name, value in positionals.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def _hvt_recipe(parser: Parser, args: argparse.Namespace) -> dict[str, Any]:
+    """What a published HVT file stands on: the values that a parser has an option for (evaluation: few of them)."""
+    leave_out = {"lr_base"} if getattr(args, "lr", None) is not None else set()
+    known = parser.options().keys() - leave_out
+    return {name: value for name, value in read_yaml(find_config(HVT_RECIPE)).items() if name in known}
+
+
+def _one_data_dir(args: argparse.Namespace) -> argparse.Namespace:
+    """The options with ``data_path`` as ``data_dir``."""
+    path = vars(args).pop("data_path", None)
+    if path is not None and args.data_dir is not None:
+        raise UsageError(f"the data is named twice: {args.data_dir} and --data-path {path}; give one")
+    if path is not None:
+        args.data_dir = path
     return args
 
 

@@ -10,7 +10,7 @@ from timm.utils import ParseKwargs
 
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
 from vision.config_file import Parser
-from vision.data import DATASETS
+from vision.data import DATASETS, PUBLISHED_DATASETS
 
 __all__ = [
     "add_checkpoint_options",
@@ -66,7 +66,14 @@ def _number(text: str, accept: Callable[[float], bool], kind: str) -> float:
 def add_source_options(parser: argparse.ArgumentParser, train: bool = False) -> None:
     """Where training and validation find labelled images."""
     group = parser.add_argument_group("data")
-    group.add_argument("--dataset", choices=DATASETS, help="what DIR holds; default: as it looks")
+    group.add_argument(
+        "--dataset",
+        "--data-set",
+        type=lambda name: PUBLISHED_DATASETS.get(name, name),
+        choices=DATASETS,
+        help="what DIR holds; default: as it looks; CIFAR and IMNET are other names of cifar100 and folder",
+    )
+    group.add_argument("--data-path", help="another spelling of DIR")
     group.add_argument("--download", action="store_true", help="fetch CIFAR where it is missing")
     if train:
         group.add_argument("--train-split", default="train", help="folder of the training images; . for DIR itself")
@@ -194,6 +201,8 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--aa", help="RandAugment, AutoAugment or AugMix in timm's notation: rand-m9-mstd0.5-inc1, ...")
     group.add_argument("--train-interpolation", default="random", help="of the random crop")
     group.add_argument("--aug-repeats", type=positive_int, default=1, help="repeated augmentation")
+    for flag, count in (("--repeated-aug", 3), ("--no-repeated-aug", 1)):
+        group.add_argument(flag, dest="aug_repeats", action="store_const", const=count, help=f"--aug-repeats {count}")
     group.add_argument("--reprob", type=fraction, default=0.0, help="probability of random erasing")
     group.add_argument("--remode", choices=("const", "rand", "pixel"), default="pixel", help="what it fills in")
     group.add_argument("--recount", type=positive_int, default=1, help="erased boxes")
@@ -234,7 +243,8 @@ def train_parser() -> Parser:
     """The parser of ``vision/train.py``."""
     parser = Parser(prog="train.py", description="Train an image classifier. Without data: the digits demonstration.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    parser.add_argument("--config", help="YAML file of options, or the name of one in vision/configs")
+    parser.add_argument("--config", help="YAML or JSON file of options, or the name of one in vision/configs")
+    parser.add_argument("--eval", action="store_true", help="validate the checkpoint of --resume instead")
     add_dry_run(parser)
     add_source_options(parser, train=True)
     add_image_options(parser)

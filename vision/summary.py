@@ -140,8 +140,9 @@ def format_all() -> str:
         )
         rows.append(tuple("-" if cell is None else str(cell) for cell in row))
     notes = (
-        "224 pixels and 1,000 classes (sot_micro: 32 and 10). GMACs: convolutions, linear layers and matrix products;",
-        "conv+linear: without products of two activations, as the published numbers were counted.",
+        "224 pixels (or what a name ends with) and 1,000 classes; sot_micro: 32 and 10. GMACs: convolutions, linear",
+        "layers and matrix products; conv+linear: without products of two activations, as the published numbers were",
+        "counted, but HVT's, which are of all products.",
         "'its code': the published code as it is, all parameters (trainable ones), which is more than its table says:",
         "SoT-Tiny 8.03 M for 7.7 M, SoT-Small 27.09 M for 26.9 M. For deit_* and swin_* models no code is published.",
     )

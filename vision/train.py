@@ -4,6 +4,7 @@ python vision/train.py                                                          
 python vision/train.py DIR --model sot_micro --img-size 32 --epochs 5             # DIR/train/<class>, DIR/val/<class>
 python vision/train.py DIR --config sot_tiny -b 128                               # vision/configs/sot_tiny.yaml
 torchrun --nproc_per_node 8 vision/train.py DIR --config sot_small -b 128 --amp   # several GPUs
+python vision/train.py --config hvt-ti-1.json --data-set CIFAR --data-path DIR    # HVT's spellings
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sot_core.cli import UsageError, run_main
-from vision.checkpoints import Saver
+from vision.checkpoints import Saver, read_checkpoint
 from vision.config_file import parse_args
 from vision.create_trainer import create_trainer
 from vision.data import BadImages, create_eval_loader
@@ -37,10 +38,11 @@ from vision.engine import evaluate, train_one_epoch
 from vision.finite import NonFiniteError, check_parameters
 from vision.metrics import ClassEvaluator
 from vision.options import train_parser
-from vision.resolve import choose_folder, plain_options
+from vision.resolve import choose_folder, find_resume, plain_options
 from vision.run_log import RunLog, draw_curves, write_options
 from vision.session import Session, open_session
 from vision.trainer import Progress, Trainer
+from vision.validate import validate, validate_parser
 
 _logger = logging.getLogger("vision.train")
 
@@ -106,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(train_parser(), argv)
     try:
-        if args.data_dir is None and args.dataset is None:
+        if args.eval:
+            _validate(args)
+        elif args.data_dir is None and args.dataset is None:
             if is_distributed_env():
                 raise UsageError("the demonstration runs in one process; give DIR or --dataset to torchrun")
             run_demo(argv, run)
@@ -117,6 +121,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _validate(args: Namespace) -> None:
+    """What ``vision/validate.py`` does with the checkpoint of ``--resume``, of this package or a published one."""
+    path = find_resume(args)
+    if path is None:
+        raise UsageError("--eval has no checkpoint; give it as --resume PATH")
+    options = vars(parse_args(validate_parser(), []))
+    shared = {name: value for name, value in vars(args).items() if name in options}
+    model = None if "recipe" in read_checkpoint(path) else args.model
+    validate(Namespace(**{**options, **shared, "checkpoint": str(path), "model": model}))
 
 
 def run(args: Namespace, name: str | None = None) -> Result | None:

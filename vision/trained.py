@@ -118,7 +118,7 @@ def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping
         raise UsageError(f"the checkpoint does not say its model: {args.checkpoint}; give its name")
     recipe = model_recipe(Namespace(**{**vars(args), "model": name}), 1000, {})
     classifier = timm.get_pretrained_cfg(name).classifier or ()
-    names = ["head.word_fc", "head.cls_fc", *([classifier] if isinstance(classifier, str) else classifier)]
+    names = ["head.word_fc", "head.cls_fc", "head", *([classifier] if isinstance(classifier, str) else classifier)]
     state = convert_published(state) if is_published(state) else state
     widths = [len(state[f"{layer}.weight"]) for layer in names if f"{layer}.weight" in state]
     return {**recipe, "num_classes": args.num_classes or next(iter(widths), 1000)}

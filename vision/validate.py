@@ -46,7 +46,7 @@ def validate_parser() -> Parser:
     parser = Parser(prog="validate.py", description="Validate an image classifier.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
-    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--config", help="YAML or JSON file of options")
     add_dry_run(parser)
     add_checkpoint_options(parser)
     add_source_options(parser)

@@ -9,6 +9,14 @@ import torch
 
 from tests.support import GOLDEN, golden_file, need_shared
 
+GOLDEN_FILES = {  # model: file, where the name is not the published one
+    "hvt_tiny_1": "hvt-ti-1",
+    **{f"hvt_small_{stages}": f"hvt-s-{stages}" for stages in range(4)},
+    "hvt_small_4": "scale-hvt-ti-4",
+    "scale_hvt_tiny_4": "scale-hvt-ti-4",
+    **{name: name for name in ("lvvit_t", "lvvit_s", "lvvit_s_384", "lvvit_m", "lvvit_l")},
+}
+
 
 @cache
 def fill() -> ModuleType:

@@ -1,6 +1,7 @@
 """docs/vision.md and docs/migration.md: their commands run, on small data; every option is in them."""
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -13,7 +14,10 @@ import torch
 from sot_core import Classifier, OnlyVisualTokensClassifier
 from tests.support import REPOSITORY, need_shared
 from tests.vision.conftest import make_image, make_split
+from tests.vision.golden import golden_model
 from tests.vision.test_data_sources import cifar_files
+from tests.vision.test_hvt import published_names as hvt_names
+from tests.vision.test_lvvit import published_names as lvvit_names
 from tests.vision.test_published import published_names
 from vision import TokenEmbed, check_data, predict, summary, train, validate
 from vision.data.classes import imagenet_a_names
@@ -47,7 +51,13 @@ def run(command, *more):
 
 
 def save_published(model_name, path):
-    torch.save({"arch": model_name, "state_dict": published_names(timm.create_model(model_name))}, path)
+    rename = {"hvt": hvt_names, "lvv": lvvit_names}.get(model_name[:3], published_names)
+    torch.save({"arch": model_name, "state_dict": rename(timm.create_model(model_name))}, path)
+
+
+def save_hvt_configs(folder):
+    for name in ("hvt-ti-1", "hvt-s-1", "scale-hvt-ti-4"):
+        (folder / f"{name}.json").write_text(json.dumps(golden_model(name)["config"]))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +86,12 @@ def imagenet(tmp_path_factory):
         (root / link).symlink_to(root / name)
     save_published("SoT_Tiny", root / "SoT_Tiny.pth.tar")
     save_published("So_vit_7", root / "So-ViT-7.pth.tar")
+    save_published("hvt_small_1", root / "hvt_s_1.pth")
+    save_published("lvvit_s", root / "lvvit_s-26M-224-83.3.pth.tar")
+    save_published("lvvit_s_384", root / "lvvit_s-26M-384-84.4.pth.tar")
+    for folder, write in (("config", save_hvt_configs), ("CIFAR100", lambda path: cifar_files(path, "cifar100"))):
+        (root / folder).mkdir()
+        write(root / folder)
     return root
 
 
@@ -131,7 +147,7 @@ def dry_run(command, capsys):
 def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     monkeypatch.chdir(imagenet)
     found = [command for command in commands(VISION) if "imagenet" in command]
-    assert len(found) == 7
+    assert len(found) == 10
     for command in found:
         out = dry_run(command, capsys)
         if "-b 1024" in command:
@@ -214,6 +230,6 @@ def test_the_table_of_sizes_is_the_summarys(capsys):
     assert summary.main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     found = {line[0]: (line[1], line[2], line[-1]) for line in lines if line and f"| `{line[0]}` |" in VISION}
-    assert len(found) == 13
+    assert len(found) == 29
     for name, (params, trainable, activations) in found.items():
         assert re.search(rf"^\| `{name}` \| {params} \({trainable}\) \|.*\| {activations} \|$", VISION, re.MULTILINE)

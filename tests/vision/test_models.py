@@ -12,7 +12,7 @@ from torch import nn
 import vision  # noqa: F401  (registers the models)
 from sot_core import HeadConfig
 from sot_core.factory import FUSIONS, POOLINGS
-from tests.vision.golden import golden_model
+from tests.vision.golden import GOLDEN_FILES, golden_model
 from vision.models.names import _MODELS as PUBLISHED_NAMES
 from vision.models.sizes import PUBLISHED_SIZES
 from vision.models.sot import sinusoid_table
@@ -27,9 +27,20 @@ SMALL = {
         "num_heads": (1, 1, 2, 2),
         "token_embed": {"token_dim": 8, "dense_layers": 1},
     },
+    "hvt_small_2": {
+        "patch_size": 8,
+        "num_heads": 2,
+        "head_dim": 12,
+        "num_blocks": 3,
+        "pool_block_width": 2,
+        "head_pooling": "mgcrp",
+    },
+    "lvvit_s": {"embed_dim": 24, "depth": 2, "num_heads": 2, "stem_width": 8, "head_pooling": "mgcrp"},
     "sot_micro": {"embed_dim": 24, "depth": 2},
 }
-IMAGE = {"sot_tiny": 64, "so_vit_7": 64, "deit_tiny_sot": 64, "swin_tiny_sot": 64, "sot_micro": 32}
+IMAGE = {name: 32 if name == "sot_micro" else 64 for name in SMALL}
+NO_CLS = ("swin", "hvt")
+GOLDEN_NAMES = {**{name.lower(): name for name in PUBLISHED_NAMES}, **GOLDEN_FILES}
 HEAD = {"mgcrp_heads": 2, "mgcrp_q": 3, "mgcrp_k": 3}
 
 
@@ -58,13 +69,14 @@ def test_registered_with_timm(name):
     assert timm.is_model(name)
     assert timm.list_models(name) == [name]
     config = timm.get_pretrained_cfg(name)
-    assert config.input_size == ((3, 32, 32) if name == "sot_micro" else (3, 224, 224))
+    size = 32 if name == "sot_micro" else int(name[-3:]) if name[-3:].isdigit() else 224
+    assert config.input_size == (3, size, size)
     assert config.fixed_input_size
 
 
-@pytest.mark.parametrize("name", [name for name, size in PUBLISHED_SIZES.items() if size.code_params])
+@pytest.mark.parametrize("name", [name for name in PUBLISHED_SIZES if name in GOLDEN_NAMES])
 def test_parameters_are_those_of_the_published_code(name):
-    golden = golden_model(next(published for published in PUBLISHED_NAMES if published.lower() == name))
+    golden = golden_model(GOLDEN_NAMES[name])
     parameters = list(full_size(name).parameters())
     assert sum(p.numel() for p in parameters) == golden["params_total"]
     assert sum(p.numel() for p in parameters if p.requires_grad) == golden["params_trainable"]
@@ -133,10 +145,11 @@ class TestEveryFamily:
     def test_classifiers(self, name):
         model = build(name)
         classifiers = model.get_classifier()
-        if name.startswith("swin"):
+        if name.startswith(NO_CLS):
             assert classifiers is model.head.word_fc
         else:
-            assert classifiers == (model.head.cls_fc, model.head.word_fc)
+            dense = (model.head.dense_fc,) if name.startswith("lvvit") else ()
+            assert classifiers == (model.head.cls_fc, model.head.word_fc, *dense)
         names = model.pretrained_cfg["classifier"]
         for prefix in names if isinstance(names, tuple) else (names,):
             assert isinstance(model.get_submodule(prefix), nn.Linear)
@@ -312,7 +325,7 @@ def test_features_only():
         assert len(model(image(name))) == len(channels)
 
 
-@pytest.mark.parametrize("name", ["sot_micro", "swin_tiny_sot"])
+@pytest.mark.parametrize("name", ["sot_micro", "swin_tiny_sot", "hvt_small_2", "lvvit_s"])
 def test_compiles_without_graph_breaks(name):
     model, x = build(name).eval(), image(name)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import vision
 from sot_core.cli import UsageError
-from tests.vision.golden import assert_close_to_golden, fill, golden_model, published_state
+from tests.vision.golden import GOLDEN_FILES, assert_close_to_golden, fill, golden_model, published_state
 from vision.models.published import is_published
 
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 2, "token_embed": {"token_dim": 8, "dense_layers": 1}}
@@ -63,6 +63,24 @@ def test_logits_equal_the_published_ones_in_float64(name):
     vision.load_published_checkpoint(model, published_state(golden, torch.float64))
     with torch.no_grad():
         assert_close_to_golden(model(fill().image(11, 224).double()), golden, 1e-9)
+
+
+@pytest.mark.parametrize("name, dtype, tolerance", [
+    ("hvt_tiny_1", torch.float64, 1e-9),
+    ("lvvit_t", torch.float64, 1e-9),
+    *((name, torch.float32, 1e-5) for name in ("hvt_tiny_1", "hvt_small_0", "scale_hvt_tiny_4", "lvvit_t")),
+    *(
+        pytest.param(name, torch.float32, 1e-5, marks=pytest.mark.slow)
+        for name in ("hvt_small_1", "hvt_small_2", "hvt_small_3", "lvvit_s", "lvvit_s_384", "lvvit_m", "lvvit_l")
+    ),
+])  # fmt: skip
+def test_logits_of_hvt_and_lvvit_equal_the_published_ones(name, dtype, tolerance):
+    golden = golden_model(GOLDEN_FILES[name])
+    model = timm.create_model(name).to(dtype).eval()
+    vision.load_published_checkpoint(model, published_state(golden, dtype), strict=True)
+    with torch.no_grad():
+        logits = model(fill().image(golden["image_seed"], golden["img_size"]).to(dtype))
+    assert_close_to_golden(logits, golden, tolerance)
 
 
 def test_the_published_centring_is_another_one():

@@ -5,10 +5,11 @@ from vision.data.dataset import ImageSet
 from vision.data.images import ImageError, read_image
 from vision.data.loaders import BadImages, create_eval_loader, create_train_loader, eval_transform
 from vision.data.mixup import AnyBatchMixup
-from vision.data.sources import DATASETS, Source, open_source
+from vision.data.sources import DATASETS, PUBLISHED_DATASETS, Source, open_source
 
 __all__ = [
     "DATASETS",
+    "PUBLISHED_DATASETS",
     "AnyBatchMixup",
     "BadImages",
     "ImageError",

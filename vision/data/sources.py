@@ -16,11 +16,12 @@ from vision.data.classes import natural_order
 from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
 from vision.data.images import read_image
 
-__all__ = ["DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
+__all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
 
 _logger = logging.getLogger(__name__)
 
 DATASETS = ("folder", "cifar10", "cifar100", "digits")
+PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # as HVT and DeiT call them
 _SYNONYMS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "eval", "evaluation", "test"),

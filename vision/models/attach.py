@@ -59,7 +59,7 @@ def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = No
     values = config.to_dict() if isinstance(config, HeadConfig) else config or {}
     with_cls = layout == "NLC" and has_cls_token(model)
     resolved = resolve_head_config(values, width, model.num_classes, with_cls, settings)
-    head = ClassificationHead(resolved)
+    head = getattr(model, "head_class", ClassificationHead)(resolved)
     if not isinstance(model, HeadMixin):
         norm = _pooled_norm(model, width)
         model.reset_classifier(0)

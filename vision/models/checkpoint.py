@@ -134,13 +134,13 @@ def load_checkpoint(
 ) -> nn.Module:
     """Load a checkpoint of this package or of timm, also for another image size or number of classes.
 
-    A published SoT or So-ViT checkpoint goes through `vision.load_published_checkpoint`; arguments, errors and the
-    warning are as there. A checkpoint of as many tokens as the model has is taken to have the model's grid.
+    A published checkpoint goes through `vision.load_published_checkpoint`; arguments, errors and the warning are as
+    there. A checkpoint of as many tokens as the model has is taken to have the model's grid.
     """
     from vision.models.published import is_published, load_published_checkpoint
 
     state_dict = read_state_dict(path_or_state_dict, use_ema)
-    if isinstance(model, HeadMixin) and is_published(state_dict):
+    if isinstance(model, HeadMixin) and is_published(state_dict, model.published_family):
         return load_published_checkpoint(model, state_dict, strict=strict, source_grid=source_grid)
     load_fitted(model, fit_state_dict(model, state_dict, strict=strict, source_grid=source_grid))
     return model
@@ -149,7 +149,7 @@ def load_checkpoint(
 def resample_positions(
     model: nn.Module, state_dict: Mapping[str, Tensor], source_grid: tuple[int, int] | None = None
 ) -> dict[str, Tensor]:
-    """Interpolate the grid of a position embedding, and Swin's relative ones, to the model's image size.
+    """Interpolate the grid of a position embedding, Swin's relative ones and HVT's pooled ones to the model's size.
 
     Prefix tokens stay as they are, and so does everything at the same size.
 
@@ -180,7 +180,7 @@ def resample_positions(
     state_dict["pos_embed"] = resample_abs_pos_embed(
         position, list(grid), old_size=list(source), num_prefix_tokens=num_prefix
     )
-    return state_dict
+    return model.resample_pooled(state_dict, source) if hasattr(model, "resample_pooled") else state_dict
 
 
 def square_grid(num_positions: int) -> tuple[int, int]:

@@ -25,12 +25,16 @@ class HeadMixin:
     Attributes:
         head: The head; ``head.config`` describes it in plain values.
         token_layout: How ``forward_features`` gives its output: ``NLC``, ``NHWC`` or ``NCHW``.
+        head_class: Class of the head.
+        published_family: Whose published names checkpoints may have, see `vision.models.published`.
         returns_tokens: Whether ``reset_classifier(0, "")`` has taken the head out of the forward pass.
         num_classes: Classes K.
         head_hidden_size: Width of the features before the classifiers.
     """
 
     head: ClassificationHead
+    head_class: type[ClassificationHead] = ClassificationHead
+    published_family: str = "sot"
     token_layout: str = "NLC"
     returns_tokens: bool = False
     num_classes: int
@@ -103,7 +107,7 @@ class HeadMixin:
             num_classes: Classes K; 0 returns the features before the classifiers.
             global_pool: ``""`` with 0 classes returns the tokens; any other value leaves the pooling to the head.
         """
-        head = ClassificationHead(self.head.config.replace(num_classes=num_classes))
+        head = self.head_class(self.head.config.replace(num_classes=num_classes))
         if head.fusion.uses_words:
             head.pool = self.head.pool
         self.set_head(head)

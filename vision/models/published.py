@@ -1,4 +1,4 @@
-"""Published SoT and So-ViT checkpoints: their tensors under this package's names, and what the head must know.
+"""Published checkpoints of SoT, So-ViT, HVT and LV-ViT under this package's names, and what heads must know.
 
 Every rule about published names is in this file.
 """
@@ -21,29 +21,41 @@ __all__ = ["checkpoint_filter_fn", "convert_published", "is_published", "load_pu
 
 _logger = logging.getLogger(__name__)
 
-_PREFIXES = (  # published -> here; the first that fits
-    ("visual_tokens.tokens.proj.", "patch_embed.proj."),  # Naive_linear
-    ("visual_tokens.tokens.", "patch_embed.proj."),
-    ("classifier.representation.wr.", "head.pool.proj."),
-    ("classifier.representation.norm.", "head.pool.norm."),
-    ("classifier.visual_fc.", "head.word_fc."),
-    ("classifier.cls_fc.", "head.cls_fc."),
-    ("blocks.", "blocks."),
-    ("norm.", "norm."),
-    ("cls_token", "cls_token"),
-    ("pos_embed", "pos_embed"),
-)
-_PUBLISHED_ALONE = (*(old for old, new in _PREFIXES if old != new), "classifier.normalization.")
+_BACKBONE = tuple((name, name) for name in ("blocks.", "norm.", "cls_token", "pos_embed", "patch_embed."))
+_PREFIXES = {  # of each family, published -> here; the first that fits
+    "sot": (
+        ("visual_tokens.tokens.proj.", "patch_embed.proj."),  # Naive_linear
+        ("visual_tokens.tokens.", "patch_embed.proj."),
+        ("classifier.representation.wr.", "head.pool.proj."),
+        ("classifier.representation.norm.", "head.pool.norm."),
+        ("classifier.visual_fc.", "head.word_fc."),
+        ("classifier.cls_fc.", "head.cls_fc."),
+        *_BACKBONE[:-1],
+    ),
+    "hvt": (("head.", "head.word_fc."), *_BACKBONE),
+    "lvvit": (
+        ("aux_head.", "head.dense_fc."),
+        ("head.", "head.cls_fc."),
+        ("patch_embed.", "patch_embed.proj."),
+        *_BACKBONE[:-1],
+    ),
+}
+_TITLES = {"sot": "SoT or So-ViT", "hvt": "HVT", "lvvit": "LV-ViT"}
+_PUBLISHED_ALONE = {
+    "sot": (*(old for old, new in _PREFIXES["sot"] if old != new), "classifier.normalization."),
+    "hvt": ("head.weight",),
+    "lvvit": ("head.weight", "aux_head.weight"),
+}
 _SO_VIT_BLOCK = "classifier.representation.conv_dr_block."
 _SO_VIT_START = "classifier.normalization.weight"
 
 
-def is_published(state_dict: Mapping[str, Tensor]) -> bool:
-    """Whether tensors have the names of a published SoT or So-ViT checkpoint."""
-    return any(name.startswith(_PUBLISHED_ALONE) for name in state_dict)
+def is_published(state_dict: Mapping[str, Tensor], family: str = "sot") -> bool:
+    """Whether tensors have the names of a published checkpoint of a family, which its models do not use here."""
+    return any(name.startswith(_PUBLISHED_ALONE[family]) for name in state_dict)
 
 
-def convert_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_published(state_dict: Mapping[str, Tensor], family: str = "sot") -> dict[str, Tensor]:
     """Give the tensors of a published checkpoint this package's names; the mapping is not changed.
 
     The So-ViT head applies svPN to the transposed matrix: its two projections change places here, and the columns of
@@ -51,6 +63,7 @@ def convert_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Args:
         state_dict: Tensors by published name, without a ``module.`` prefix.
+        family: ``sot`` (So-ViT too), ``hvt`` or ``lvvit``.
 
     Raises:
         UsageError: for a tensor that no rule knows.
@@ -58,9 +71,9 @@ def convert_published(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     rest = dict(state_dict)
     converted = _convert_so_vit_head(rest) if _SO_VIT_START in rest else {}
     for name, tensor in rest.items():
-        prefix, ours = next(((old, new) for old, new in _PREFIXES if name.startswith(old)), (None, ""))
+        prefix, ours = next(((old, new) for old, new in _PREFIXES[family] if name.startswith(old)), (None, ""))
         if prefix is None:
-            raise UsageError(f"not a published SoT or So-ViT checkpoint: unknown tensor {name!r}; check the file")
+            raise UsageError(f"not a published {_TITLES[family]} checkpoint: unknown tensor {name!r}; check the file")
         converted[ours + name[len(prefix) :]] = tensor
     start = converted.get("head.pool.norm.weight")
     if start is not None and start.dim() == 1 and "head.pool.norm.bias" not in converted:  # svPN, not LayerNorm
@@ -94,15 +107,16 @@ def load_published_checkpoint(
     strict: bool = False,
     source_grid: tuple[int, int] | None = None,
 ) -> HeadMixin:
-    """Load a checkpoint of the published SoT or So-ViT code into the model of that name.
+    """Load a checkpoint of the published SoT, So-ViT, HVT or LV-ViT code into the model of that name.
 
-    The head then computes the published form: ``residual_eps=1e-5``, and for SoT ``center="sample"``, one scalar per
-    head; this is logged and is in ``model.head.config``. Tensors of the head that do not fit, because the number of
-    classes or the head's dimensions differ, keep their fresh values, and one warning names them. For another image
-    size the position embedding's grid is interpolated; at the same size it is taken as it is.
+    The head of SoT and So-ViT then computes the published form: ``residual_eps=1e-5``, and for SoT
+    ``center="sample"``, one scalar per head; this is logged and is in ``model.head.config``. Tensors of the head that
+    do not fit, because the number of classes or the head's dimensions differ, keep their fresh values, and one warning
+    names them. For another image size the position embedding's grid is interpolated; at the same size it is taken as
+    it is.
 
     Args:
-        model: A ``sot_*`` or ``so_vit_*`` model.
+        model: A ``sot_*``, ``so_vit_*``, ``hvt_*`` or ``lvvit_*`` model.
         path_or_state_dict: A checkpoint file, what it holds, or the tensors alone.
         use_ema: Take the averaged weights where the checkpoint has them.
         strict: Let tensors of the head that do not fit be an error.
@@ -118,26 +132,29 @@ def load_published_checkpoint(
     Example:
         >>> model = vision.load_published_checkpoint(timm.create_model("sot_tiny"), "SoT_Tiny.pth.tar")
     """
-    state_dict = read_state_dict(path_or_state_dict, use_ema)
-    if not is_published(state_dict):
+    state_dict, family = read_state_dict(path_or_state_dict, use_ema), model.published_family
+    if not is_published(state_dict, family):
         raise UsageError(
-            "not a published SoT or So-ViT checkpoint: its tensors have other names; "
+            f"not a published {_TITLES[family]} checkpoint: its tensors have other names; "
             "vision.load_checkpoint reads the checkpoints of this package"
         )
-    converted = convert_published(state_dict)
-    if source_grid is None and "pos_embed" in converted:  # published models are square, and have a class token
-        source_grid = square_grid(converted["pos_embed"].shape[1] - 1)
+    converted = convert_published(state_dict, family)
+    if source_grid is None and "pos_embed" in converted:  # published models are square
+        source_grid = square_grid(converted["pos_embed"].shape[1] - ("cls_token" in converted))
     fitted = fit_state_dict(model, converted, strict=strict, source_grid=source_grid)
-    _use_published_form(model, state_dict)
+    if family == "sot":
+        _use_published_form(model, state_dict)
     load_fitted(model, fitted)
     return model
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """What timm applies to the weights of ``create_model(..., pretrained=True)``: names and position grid."""
-    if is_published(state_dict):
-        _use_published_form(model, state_dict)
-        state_dict = convert_published(state_dict)
+    family = model.published_family
+    if is_published(state_dict, family):
+        if family == "sot":
+            _use_published_form(model, state_dict)
+        state_dict = convert_published(state_dict, family)
     return resample_positions(model, state_dict)
 
 

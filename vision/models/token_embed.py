@@ -13,7 +13,7 @@ from timm.layers import PatchEmbed, to_2tuple
 from sot_core.config import unknown_key
 from vision.models.embed_stages import EMBED_STYLES, MAX_HALVINGS, build_tokenizer
 
-__all__ = ["EMBED_TYPES", "TokenEmbed", "read_embed_config"]
+__all__ = ["EMBED_TYPES", "TokenEmbed", "check_img_size", "read_embed_config"]
 
 EMBED_TYPES = {  # the published names, then those of this package
     "DenseNet": "densenet",
@@ -121,7 +121,7 @@ class TokenEmbed(PatchEmbed):
         if patch_size is None:
             patch_size = _published_patch_size(img_size, config["large_output"])
         if img_size is not None and not dynamic_img_pad:
-            _check_img_size(to_2tuple(img_size), to_2tuple(patch_size))
+            check_img_size(to_2tuple(img_size), to_2tuple(patch_size))
         embed_dim = config["embedding_dim"] if embed_dim is None else embed_dim
         super().__init__(
             img_size=img_size,
@@ -163,7 +163,7 @@ class TokenEmbed(PatchEmbed):
         if img_size is not None:
             img_size = to_2tuple(img_size)
             if not self.dynamic_img_pad:
-                _check_img_size(img_size, new_patch_size)
+                check_img_size(img_size, new_patch_size)
         super().set_input_size(img_size=img_size, patch_size=patch_size)
 
 
@@ -180,7 +180,12 @@ def _count_halvings(patch_size: tuple[int, int]) -> int:
     return halvings
 
 
-def _check_img_size(img_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
+def check_img_size(img_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
+    """Make sure that patches fill an image.
+
+    Raises:
+        ValueError: with the nearest sizes, where they do not.
+    """
     if any(size < 1 or size % patch for size, patch in zip(img_size, patch_size, strict=True)):
         below, above = (
             tuple(max(1, size // patch + step) * patch for size, patch in zip(img_size, patch_size, strict=True))

@@ -1,0 +1,272 @@
+"""LV-ViT: a vision transformer with a convolutional stem, trained with a label for every token.
+
+Reference: arXiv:2104.10858.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, register_model
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+from vision.models.dense_head import DenseHead
+from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.mix_token import Box, draw_box, swap_box
+from vision.models.published import checkpoint_filter_fn
+from vision.models.sot import model_cfg
+from vision.models.token_embed import TokenEmbed
+
+__all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]
+
+
+class DenseOutput(NamedTuple):
+    """What a model with ``return_dense`` gives in training.
+
+    Attributes:
+        logits: Class logits (B, K), of the mixed image.
+        dense: Logits of every patch (B, N, K), each with its own image.
+        box: Where patches came from the reversed batch: top, left, bottom, right; empty without mixing.
+    """
+
+    logits: Tensor | tuple[Tensor, ...]
+    dense: Tensor
+    box: Box
+
+
+class ConvStemEmbed(TokenEmbed):
+    """Image to tokens by three convolutions at half the size, and one that is as wide as its step.
+
+    Args:
+        stem_width: Channels of the three convolutions.
+        img_size: Image height and width in pixels, a multiple of ``patch_size``.
+        patch_size: Pixels a token and side, an even number.
+        in_chans: Image channels.
+        embed_dim: Token width.
+        bias: Whether the last convolution has a bias.
+        **kwargs: As `TokenEmbed`.
+
+    Raises:
+        ValueError: for an image or patch size that does not fit.
+    """
+
+    def __init__(
+        self,
+        stem_width: int = 64,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int | tuple[int, int] = 16,
+        in_chans: int = 3,
+        embed_dim: int = 768,
+        bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__("linear", img_size, patch_size, in_chans, embed_dim, bias=bias, **kwargs)
+        if any(size % 2 for size in self.patch_size):
+            raise ValueError(f"patch_size must be even, got {patch_size}")
+        self.style = "convolutional"
+        dd = {name: kwargs.get(name) for name in ("device", "dtype")}
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        for index, (chans, kernel, stride) in enumerate(((in_chans, 7, 2), (stem_width, 3, 1), (stem_width, 3, 1)), 1):
+            layers[f"conv{index}"] = nn.Conv2d(chans, stem_width, kernel, stride, kernel // 2, bias=False, **dd)
+            layers[f"bn{index}"] = nn.BatchNorm2d(stem_width, **dd)
+            layers[f"relu{index}"] = nn.ReLU(inplace=True)
+        step = tuple(size // 2 for size in self.patch_size)
+        layers["proj"] = nn.Conv2d(stem_width, embed_dim, step, step, bias=bias, **dd)
+        self.proj = nn.Sequential(layers)
+
+
+class ScaledBlock(Block):
+    """timm's `Block` with its residual branches divided by ``skip_lam``."""
+
+    def __init__(self, *args: Any, skip_lam: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.skip_lam = skip_lam
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        attended = self.attn(self.norm1(x), attn_mask=attn_mask, is_causal=is_causal)
+        x = x + self.drop_path1(self.ls1(attended)) / self.skip_lam
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))) / self.skip_lam
+
+
+class LVViT(HeadMixin, VisionTransformer):
+    """Vision transformer with a convolutional stem and a classifier on every patch token.
+
+    Its logits are the head's plus half the largest that ``dense_fc`` gives any patch, class by class (`DenseHead`).
+    For token labeling ``return_dense`` lets training return the patches' logits as well.
+
+    Args:
+        *args: As timm's `VisionTransformer`.
+        stem_width: Channels of the stem.
+        skip_lam: Divisor of the residual branches.
+        return_dense: Return a `DenseOutput` in training.
+        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
+        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
+        head: Fields of `HeadConfig`; the token width and the number of classes are the model's.
+        weight_init: As timm's `VisionTransformer`.
+        **kwargs: As timm's `VisionTransformer`.
+
+    Shape:
+        (B, in_chans, H, W) -> (B, num_classes).
+
+    Raises:
+        ValueError: for ``mix_token`` without ``return_dense``, which a loss needs to know the box, and for patch
+            dropout with it.
+    """
+
+    head_class = DenseHead
+    published_family = "lvvit"
+
+    def __init__(
+        self,
+        *args: Any,
+        stem_width: int = 64,
+        skip_lam: float = 1.0,
+        return_dense: bool = False,
+        mix_token: bool = False,
+        mix_alpha: float = 1.0,
+        head: Mapping[str, Any] | None = None,
+        weight_init: str = "",
+        **kwargs: Any,
+    ) -> None:
+        if mix_token and not return_dense:
+            raise ValueError("mix_token needs return_dense: without the box no loss knows what is in the image")
+        if return_dense and kwargs.get("patch_drop_rate"):
+            raise ValueError("return_dense needs every patch: patch_drop_rate must be 0")
+        if mix_alpha <= 0:
+            raise ValueError(f"mix_alpha must be positive, got {mix_alpha}")
+        super().__init__(
+            *args,
+            class_token=True,
+            embed_layer=partial(ConvStemEmbed, stem_width, strict_img_size=True),
+            block_fn=partial(ScaledBlock, skip_lam=skip_lam),
+            weight_init="skip",
+            **kwargs,
+        )
+        self.return_dense, self.mix_token, self.mix_alpha = return_dense, mix_token, mix_alpha
+        self.set_head(DenseHead(resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)))
+        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
+        if weight_init != "skip":
+            self.init_weights(needs_reset=False)
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...] | DenseOutput:
+        """Logits; in training with ``return_dense`` a `DenseOutput`."""
+        if self.training and self.return_dense and self.num_classes > 0:
+            return self.forward_dense(x)
+        return super().forward(x, *args, **kwargs)
+
+    def forward_dense(self, x: Tensor, box: Box | None = None) -> DenseOutput:
+        """Class logits, the logits of every patch, and the box that was mixed.
+
+        Args:
+            x: Images (B, in_chans, H, W).
+            box: Patches to mix: top, left, bottom, right; None: with ``mix_token`` in training a random box, else none.
+        """
+        grid = self.patch_embed.dynamic_feat_size(x.shape[-2:])
+        if box is None:
+            box = draw_box(grid, self.mix_alpha) if self.mix_token and self.training else (0, 0, 0, 0)
+        x = self._pos_embed(swap_box(self.patch_embed(x), grid, box))
+        x = self.norm_pre(self.patch_drop(x))
+        x = self.norm(checkpoint_seq(self.blocks, x) if self.grad_checkpointing else self.blocks(x))
+        tokens = self.word_tokens(x)
+        dense = swap_box(self.head.dense_logits(tokens), grid, box)
+        return DenseOutput(self.head.class_logits(tokens), dense, box)
+
+
+def _cfg(size: int = 224) -> dict[str, Any]:
+    return model_cfg(
+        input_size=(3, size, size),
+        crop_pct=0.9 if size == 224 else 1.0,
+        first_conv="patch_embed.proj.conv1",
+        classifier=("head.cls_fc", "head.dense_fc"),
+    )
+
+
+_SIZES = {"t": (224,), "s": (224, 384), "m": (224, 384, 448), "l": (224, 448, 512)}
+default_cfgs = generate_default_cfgs(
+    {
+        f"lvvit_{name}{'' if size == 224 else f'_{size}'}.untrained": _cfg(size)
+        for name, sizes in _SIZES.items()
+        for size in sizes
+    }
+)
+
+_MODELS: dict[str, dict[str, Any]] = {
+    "t": {"embed_dim": 240, "depth": 12, "num_heads": 4},
+    "s": {"embed_dim": 384, "depth": 16, "num_heads": 6, "skip_lam": 2.0},
+    "m": {"embed_dim": 512, "depth": 20, "num_heads": 8, "skip_lam": 2.0},
+    "l": {"embed_dim": 768, "depth": 24, "num_heads": 12, "skip_lam": 3.0, "stem_width": 128},
+}
+
+
+def _create_lvvit(variant: str, pretrained: bool, **kwargs: Any) -> LVViT:
+    given, kwargs = split_head_options(kwargs)
+    fusion = "sum_fc" if given.keys() - {"drop_rate"} else "cls"  # the published head, unless another is asked for
+    out_indices = kwargs.pop("out_indices", 3)
+    model_args = {"mlp_ratio": 3.0, "qkv_bias": False, "norm_layer": nn.LayerNorm, **_MODELS[variant.split("_")[1]]}
+    return build_model_with_cfg(
+        LVViT,
+        variant,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+        head={"num_heads": 6, "q_dim": 24, "fusion": fusion, **given},
+        **{**model_args, **kwargs},
+    )
+
+
+@register_model
+def lvvit_t(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-T: 12 blocks of width 240."""
+    return _create_lvvit("lvvit_t", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_s(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-S: 16 blocks of width 384."""
+    return _create_lvvit("lvvit_s", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_s_384(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-S at 384 pixels."""
+    return _create_lvvit("lvvit_s_384", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_m(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-M: 20 blocks of width 512."""
+    return _create_lvvit("lvvit_m", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_m_384(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-M at 384 pixels."""
+    return _create_lvvit("lvvit_m_384", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_m_448(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-M at 448 pixels."""
+    return _create_lvvit("lvvit_m_448", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_l(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-L: 24 blocks of width 768."""
+    return _create_lvvit("lvvit_l", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_l_448(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-L at 448 pixels."""
+    return _create_lvvit("lvvit_l_448", pretrained, **kwargs)
+
+
+@register_model
+def lvvit_l_512(pretrained: bool = False, **kwargs: Any) -> LVViT:
+    """LV-ViT-L at 512 pixels."""
+    return _create_lvvit("lvvit_l_512", pretrained, **kwargs)

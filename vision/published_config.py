@@ -1,0 +1,39 @@
+"""Published configuration files: HVT's JSON files, which hold a model's scaling under the published names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["HVT_RECIPE", "is_hvt_config", "translate_hvt_config"]
+
+HVT_RECIPE = "hvt"  # in vision/configs: what the published training program has as its defaults
+_HVT_SIZES = (  # keys of the files, which are arguments of `vision.models.hvt.HVT`
+    "patch_size",
+    "num_heads",
+    "head_dim",
+    "num_blocks",
+    "pool_kernel_size",
+    "pool_stride",
+    "pool_block_width",
+)
+
+
+def is_hvt_config(values: Mapping[str, Any]) -> bool:
+    """Whether the keys of a configuration file are those of a published HVT file."""
+    return any(name in values for name in _HVT_SIZES)
+
+
+def translate_hvt_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say what a published HVT file says; other keys stay as they are.
+
+    ``input_size`` (one number) becomes ``img_size``, the other sizes become arguments of the model ``hvt``.
+
+    Args:
+        values: The file's keys and values; they are not changed.
+    """
+    rest = {name: value for name, value in values.items() if name not in _HVT_SIZES}
+    if isinstance(rest.get("input_size"), int):
+        rest["img_size"] = rest.pop("input_size")
+    sizes = {name: values[name] for name in _HVT_SIZES if name in values}
+    return {"model": "hvt", **rest, "model_kwargs": {**sizes, **rest.get("model_kwargs", {})}}
