@@ -10,7 +10,14 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py"
 
 TEXT = ["tokenizers>=0.15", "tqdm>=4.60", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
 EXTRAS = {
-    "fairseq": [*TEXT, "ve-fairseq>=0.12.3,<0.13", "regex>=2022.1", "sentencepiece>=0.2", "sacremoses>=0.1"],
+    "fairseq": [
+        *TEXT,
+        "ve-fairseq>=0.12.3,<0.13",
+        "regex>=2022.1",
+        "filelock>=3.12",
+        "sentencepiece>=0.2",
+        "sacremoses>=0.1",
+    ],
     "sweep": ["optuna>=4"],
     "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"],
