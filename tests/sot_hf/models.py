@@ -34,9 +34,11 @@ BACKBONES = {
 HEAD = {"num_heads": 2, "q_dim": 4, "k_dim": 3}
 
 
-def tiny_model(kind, num_labels=3, head=None, **config):
-    head = HEAD | (head or {})
-    return SoTForSequenceClassification(SoTConfig(BACKBONES[kind](), head=head, num_labels=num_labels, **config))
+def tiny_model(kind, num_labels=3, head=None, layers=2, **config):
+    backbone = BACKBONES[kind]()
+    backbone.num_hidden_layers = layers
+    config = SoTConfig(backbone, head=HEAD | (head or {}), num_labels=num_labels, **config)
+    return SoTForSequenceClassification(config)
 
 
 def randomize(model):
@@ -68,4 +70,5 @@ def tokenizer(**options):
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     names |= {"mask_token": "[MASK]", "model_max_length": 40}
+    names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=core, **names | options)
