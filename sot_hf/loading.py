@@ -129,8 +129,7 @@ def load_model(
     except ValueError as error:
         raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
     model = _load(path, **arguments)
-    model.config.freeze_backbone = freeze_backbone
-    model.backbone.requires_grad_(not freeze_backbone)
+    model.freeze_backbone(freeze_backbone)
     if same_labels and wanted == config.head:
         if saved is not None:
             order = {name.casefold(): name for name in task.labels}
@@ -180,11 +179,19 @@ def load_tokenizer(
         raise UsageError(
             f"cannot load the tokenizer ({_first_line(error)}): {_where(source)}; give --tokenizer_name"
         ) from error
-    if do_lower_case and tokenizer.tokenize("HELLO") != tokenizer.tokenize("hello"):
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of absent files
+        raise UsageError(f"no vocabulary: {_where(source)}; put the tokenizer's files there, or give --tokenizer_name")
+    if len(tokenizer) > rows:
+        raise UsageError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {_where(source)}; give the model's own one"
+        )
+    if do_lower_case and _keeps_case(tokenizer):
         logger.warning("the vocabulary of %s is cased: --do_lower_case plays no part, text keeps its case", source)
     if model.config.cls_position == "last" and tokenizer.sep_token is None:
         tokenizer = _with_decoder_tokens(tokenizer)
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        if len(tokenizer) > rows:  # else it has rows to spare
+            model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.cls_token or tokenizer.unk_token
     return tokenizer
@@ -211,6 +218,11 @@ def usable_length(model: SoTForSequenceClassification, tokenizer: PreTrainedToke
     if wanted is not None and not 1 <= wanted <= most:
         raise UsageError(f"--max_seq_length {wanted}, but the model takes 1 to {most} tokens; give {most} or less")
     return min(DEFAULT_LENGTH, most) if wanted is None else wanted
+
+
+def _keeps_case(tokenizer: PreTrainedTokenizerBase) -> bool:
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is None or normalizer.normalize_str("A") == "A"
 
 
 def _with_decoder_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

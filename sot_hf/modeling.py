@@ -68,12 +68,10 @@ class SoTForSequenceClassification(PreTrainedModel):
             for module in backbone.modules():
                 module._is_hf_initialized = True  # transformers' mark: keep the weights
         config.backbone = self.backbone.config
-        _drop_pooler(self.backbone)
         self.classifier = ClassificationHead(config.head_config())
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
-        if config.freeze_backbone:
-            self.backbone.requires_grad_(False)
+        self.freeze_backbone(config.freeze_backbone)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,8 +99,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         found = config
         if config is None or isinstance(config, SoTConfig):  # the folder says what it is
-            values, _ = PretrainedConfig.get_config_dict(path, **hub)
-            if values.get("model_type") == SoTConfig.model_type:
+            if _model_type(path, config, hub) == SoTConfig.model_type:
                 return super().from_pretrained(path, *args, **kwargs)
             found = None if config is None else config.backbone
         kwargs.pop("config", None)
@@ -141,6 +138,13 @@ class SoTForSequenceClassification(PreTrainedModel):
         logger.info("a new head on %s%s", path, ", its dense layer from BERT's pooler" if started else "")
         model.eval()
         return (model, info) if wants_info else model
+
+    def freeze_backbone(self, frozen: bool = True) -> None:
+        """Train the head alone, the backbone in evaluation mode without gradients; or, with False, everything."""
+        self.config.freeze_backbone = frozen
+        self.backbone.requires_grad_(not frozen)
+        _drop_pooler(self.backbone)
+        self.train(self.training)
 
     @torch.no_grad()
     def _start_from_pooler(self, pooler: nn.Linear) -> bool:
@@ -294,6 +298,17 @@ def _drop_pooler(backbone: PreTrainedModel) -> None:
         backbone.pooler = None
     else:
         getattr(backbone, POOLER).requires_grad_(False)
+
+
+def _model_type(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> str | None:
+    """What the files say of the model's kind; None if they do not, which is no mistake beside a given `config`."""
+    try:
+        values, _ = PretrainedConfig.get_config_dict(path, **hub)
+    except OSError:
+        if config is None:
+            raise
+        return None
+    return values.get("model_type")
 
 
 def _where(path: Any) -> str:

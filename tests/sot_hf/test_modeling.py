@@ -164,6 +164,10 @@ def test_frozen_backbone():
     names = {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None}
     assert names == {"classifier"}
     assert without_gradient(model) == []
+    model.freeze_backbone(False)
+    assert model.backbone.training
+    model(**batch()).loss.backward()
+    assert without_gradient(model) == []
 
 
 def test_a_plain_bert_gets_a_head_that_starts_from_its_pooler(tmp_path):
@@ -209,6 +213,12 @@ def test_incomplete_weights_and_other_models_are_refused(tmp_path):
     BartConfig().save_pretrained(tmp_path)
     with pytest.raises(UsageError, match="'bart' is both"):
         SoTForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_auto_class_builds_from_a_configuration():
+    config = SoTConfig(BertConfig(**ENCODER), head=HEAD, num_labels=4)
+    model = AutoModelForSequenceClassification.from_config(config)
+    assert logits_of(model, **batch()).shape == (6, 4)
 
 
 def test_config_refuses_what_no_head_has():

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
 from sot_core.cli import UsageError
@@ -248,6 +249,43 @@ def test_models_that_are_absent_or_broken(bert_folder, rte, tmp_path, monkeypatc
     shutil.copy(bert_folder / "config.json", tmp_path / "empty")
     with pytest.raises(UsageError, match="cannot load the weights"):
         main(words(tmp_path / "empty", rte, tmp_path / "out", "--task_name", "RTE", "--do_train"))
+
+
+def test_spanberts_archive(bert_folder, rte, tmp_path, caplog):
+    """pytorch_model.bin with prefixes, a config.json without a model type, and no vocabulary."""
+    source = tmp_path / "spanbert"
+    source.mkdir()
+    config = json.loads((bert_folder / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "model_type"}))
+    tensors = load_file(bert_folder / "model.safetensors")
+    torch.save({f"bert.{name}": tensor for name, tensor in tensors.items()}, source / "pytorch_model.bin")
+    more = ("--task_name", "RTE", "--do_train", "--max_steps", "1", "--save_strategy", "no", "--learning_rate", "0")
+    more += ("--model_type", "spanbert", "--head-fusion", "cls")
+    vocab = tmp_path / "vocab"
+    vocab.mkdir()
+    (vocab / "vocab.txt").write_text("\n".join([*VOCAB[:-1], "Cased"]) + "\n")
+    with pytest.raises(UsageError, match="--tokenizer_name"):
+        main(words(source, rte, tmp_path / "out", *more))
+    shutil.copy(bert_folder / "config.json", vocab)
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "vocab.txt").write_text("\n".join([*VOCAB, "more"]) + "\n")
+    shutil.copy(bert_folder / "config.json", tmp_path / "large")
+    with pytest.raises(UsageError, match="the tokenizer has 19 tokens, the model 18"):
+        main(words(source, rte, tmp_path / "out", *more, "--tokenizer_name", tmp_path / "large"))
+    main(words(source, rte, tmp_path / "out", *more, "--tokenizer_name", vocab, "--do_lower_case"))
+    saved = weights(tmp_path / "out")
+    assert all(torch.equal(saved[f"backbone.{name}"], tensors[name]) for name in tensors if "pooler" not in name)
+    assert torch.equal(saved["classifier.dense.weight"], tensors["pooler.dense.weight"])
+    assert any("--do_lower_case plays no part" in message for message in caplog.messages)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").tokenize("Cased") == ["Cased"]
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert "--head-fusion" in shown
+    assert "--eval_all_checkpoints" in shown
 
 
 def test_given_options_are_kept(tmp_path):
