@@ -153,6 +153,8 @@ def _fill_defaults(values: dict[str, Any]) -> None:
         values["train_sampling_strategy"] = "group_by_length"
     if values["save_total_limit"] is None and not values["eval_all_checkpoints"] and values["load_best_model_at_end"]:
         values["save_total_limit"] = 1  # besides the best one
+    if values["ddp_find_unused_parameters"] is None:
+        values["ddp_find_unused_parameters"] = False  # there are none
     values["output_dir"] = os.path.normpath(values["output_dir"])
 
 

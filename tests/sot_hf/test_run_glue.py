@@ -1,8 +1,6 @@
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -10,14 +8,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
-from sot_core.cli import UsageError
+from sot_core.cli import UsageError, run_main
 from sot_hf import SoTForSequenceClassification
 from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run
 from sot_text.metrics import compute_metrics
 from tests.sot_hf.conftest import sentence, write_rows
 from tests.sot_hf.models import DECODER, VOCAB, tokenizer
-from tests.support import REPOSITORY
 
 QUICK = ("--use_cpu", "--disable_tqdm", "True", "--learning_rate", "3e-3", "--per_device_train_batch_size", "8")
 
@@ -295,6 +292,7 @@ def test_given_options_are_kept(tmp_path):
     assert (training.eval_strategy, training.save_strategy) == ("epoch", "epoch")
     assert training.load_best_model_at_end
     assert training.save_total_limit == 1
+    assert training.ddp_find_unused_parameters is False
     assert training.train_sampling_strategy == "group_by_length"
     assert options.head == {}
     options = parse_arguments(
@@ -308,12 +306,13 @@ def test_given_options_are_kept(tmp_path):
         parse_arguments([*base, "--learning_rat", "1"])
 
 
-def test_usage_errors_end_with_status_2(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    command = ["-m", "sot_hf.run_glue", *words("m", tmp_path, tmp_path / "out", "--task_name", "RTE", "--do_eval")]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: none of train.tsv, dev.tsv, test.tsv")
+def test_usage_errors_end_with_status_2(tmp_path, monkeypatch, capsys):
+    command = words("m", tmp_path, tmp_path / "out", "--task_name", "RTE", "--do_eval")
+    monkeypatch.setattr(sys, "argv", ["run_glue.py", *command])
+    with pytest.raises(SystemExit) as end:
+        run_main(main)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: none of train.tsv, dev.tsv, test.tsv")
 
 
 def test_metrics_are_of_the_whole_dev_set(trained, rte, tmp_path):
