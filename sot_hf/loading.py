@@ -129,7 +129,8 @@ def load_model(
     except ValueError as error:
         raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
     model = _load(path, **arguments)
-    model.freeze_backbone(freeze_backbone)
+    if model.config.freeze_backbone != freeze_backbone:
+        model.freeze_backbone(freeze_backbone)
     if same_labels and wanted == config.head:
         if saved is not None:
             order = {name.casefold(): name for name in task.labels}

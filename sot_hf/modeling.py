@@ -71,7 +71,9 @@ class SoTForSequenceClassification(PreTrainedModel):
         self.classifier = ClassificationHead(config.head_config())
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
-        self.freeze_backbone(config.freeze_backbone)
+        _drop_pooler(self.backbone)
+        if config.freeze_backbone:
+            self.freeze_backbone()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +109,10 @@ class SoTForSequenceClassification(PreTrainedModel):
         if found is None:
             trust = {name: kwargs[name] for name in ("trust_remote_code",) if name in kwargs}
             found = AutoConfig.from_pretrained(path, **hub, **trust)
-        if config is None or not isinstance(config, SoTConfig):
+        if isinstance(config, SoTConfig):
+            if own:
+                raise TypeError(f"{', '.join(own)} beside config=SoTConfig(...): put them into the configuration")
+        else:
             try:
                 config = SoTConfig.from_backbone(found, **own)
             except ValueError as error:

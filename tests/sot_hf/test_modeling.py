@@ -184,6 +184,8 @@ def test_a_plain_bert_gets_a_head_that_starts_from_its_pooler(tmp_path):
     config = SoTConfig(BertConfig(**ENCODER), head={"fusion": "words"}, num_labels=4)
     model = SoTForSequenceClassification.from_pretrained(tmp_path, config=config)
     assert logits_of(model, **rows).shape == (6, 4)
+    with pytest.raises(TypeError, match="num_labels beside config"):
+        SoTForSequenceClassification.from_pretrained(tmp_path, config=config, num_labels=4)
 
 
 @pytest.mark.parametrize("plain", [BertForMaskedLM(BertConfig(**ENCODER)), GPT2LMHeadModel(BACKBONES["gpt2"]())])
