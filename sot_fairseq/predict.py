@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table, rows = None, read_lines(sys.stdin.buffer, predictor.num_inputs)
     else:
         table, rows = _read_file(Path(args.input), args, task, predictor.num_inputs)
-    submission = None
+    submission, indices = None, []
     if args.submission is not None and task is not None and table is not None:
         check_submission(task, predictor.labels)
-        submission_indices(table)
+        indices = submission_indices(table)
         submission = submission_path(args.submission, task, Path(args.input))
     labels: list[str | float] = []
     with _output(args.output, silent=submission is not None and not args.json) as stream:
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 stream.writelines(as_line(prediction) + "\n" for prediction in predictions)
             if submission is not None:
                 labels += [prediction.label for prediction in predictions]
-    if submission is not None and task is not None and table is not None:
-        write_submission(submission, task, table, labels)
+    if submission is not None and task is not None:
+        write_submission(submission, task, indices, labels)
         sys.stderr.write(f"wrote {submission}\n")
 
 

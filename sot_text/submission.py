@@ -11,10 +11,17 @@ from sot_core.cli import UsageError, atomic_file
 from sot_text.glue import GlueTask
 from sot_text.tsv import TsvTable
 
-__all__ = ["INDEX_COLUMNS", "check_submission", "submission_indices", "submission_path", "write_submission"]
+__all__ = [
+    "INDEX_COLUMNS",
+    "check_submission",
+    "submission_indices",
+    "submission_name",
+    "submission_path",
+    "write_submission",
+]
 
 INDEX_COLUMNS = ("index", "id")  # of the test files; QQP's is called id
-MNLI_SUFFIXES = {"matched": "-m", "mismatched": "-mm"}
+MNLI_NAMES = {"matched": "MNLI-m.tsv", "mismatched": "MNLI-mm.tsv"}
 
 
 def check_submission(task: GlueTask, labels: Sequence[str]) -> None:
@@ -37,35 +44,50 @@ def submission_path(path: str | os.PathLike[str], task: GlueTask, source: Path) 
     A path that does not exist is a folder unless it ends in ``.tsv``. `source` is the file predicted.
 
     Raises:
-        UsageError: if the name of `source` does not tell which of MNLI's two it is.
+        UsageError: as :func:`submission_name`.
     """
     path = Path(path)
     if path.suffix == ".tsv" and not path.is_dir():
         return path
+    return path / submission_name(task, source)
+
+
+def submission_name(task: GlueTask, source: str | os.PathLike[str]) -> str:
+    """GLUE's name for the predictions of a test file.
+
+    Raises:
+        UsageError: if the name of `source` does not tell which of MNLI's two it is.
+
+    Example:
+        >>> from sot_text.glue import get_task
+        >>> submission_name(get_task("mnli"), "test_mismatched.tsv")
+        'MNLI-mm.tsv'
+    """
     if task.name != "MNLI":
-        return path / f"{task.name}.tsv"
-    part = source.stem.rpartition("_")[2]
-    if part not in MNLI_SUFFIXES:
+        return f"{task.name}.tsv"
+    part = Path(source).stem.rpartition("_")[2]
+    if part not in MNLI_NAMES:
         raise UsageError(
-            f"neither matched nor mismatched by its name: {source}; name the file of the submission, MNLI-m.tsv or "
-            "MNLI-mm.tsv"
+            f"neither matched nor mismatched by its name: {os.fspath(source)}; name the file of the submission, "
+            "MNLI-m.tsv or MNLI-mm.tsv"
         )
-    return path / f"MNLI{MNLI_SUFFIXES[part]}.tsv"
+    return MNLI_NAMES[part]
 
 
-def write_submission(path: Path, task: GlueTask, table: TsvTable, predictions: Sequence[str | float]) -> None:
+def write_submission(
+    path: str | os.PathLike[str], task: GlueTask, indices: Sequence[str], predictions: Sequence[str | float]
+) -> None:
     """Write the predictions of a test file.
 
     Args:
         path: The file to write.
         task: Numbers are cut to its range, labels get its spelling.
-        table: The rows, with the index column of the file if it has one; else they are counted from 0.
+        indices: Of the rows, as :func:`submission_indices` gives them.
         predictions: Labels, or numbers in regression, in the order of the rows.
 
     Raises:
-        UsageError: If an index is no number or is repeated.
+        ValueError: If the two differ in length.
     """
-    indices = submission_indices(table)
     names = {label.casefold(): label for label in task.labels}
     low, high = task.label_range or (-math.inf, math.inf)
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:

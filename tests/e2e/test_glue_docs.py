@@ -183,5 +183,7 @@ def test_quoted_messages_are_in_the_code():
     assert len(quotes) > 15
     code = re.sub(r"\"\s+f?\"", "", sources)  # messages broken over lines
     for quote in quotes:
-        for part in re.split(r" ?\.\.\.|\d[\d:x]*|--[a-z0-9-]+|WORLD_SIZE|\b(?:NaN|nan|uncased|cased|f1|fields)\b", quote):
+        for part in re.split(
+            r" ?\.\.\.|\d[\d:x]*|--[a-z0-9-]+|WORLD_SIZE|\b(?:NaN|nan|uncased|cased|f1|fields)\b", quote
+        ):
             assert part.strip(" ,;:()") in code, quote

@@ -1,0 +1,14 @@
+"""Second-order classification heads on any Hugging Face encoder or decoder.
+
+Importing this package registers `SoTConfig` and `SoTForSequenceClassification` with transformers' Auto classes.
+"""
+
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from sot_hf.configuration import SoTConfig
+from sot_hf.modeling import SoTForSequenceClassification
+
+__all__ = ["SoTConfig", "SoTForSequenceClassification"]
+
+AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
+AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)

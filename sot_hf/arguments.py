@@ -1,0 +1,162 @@
+"""The command line of ``python -m sot_hf.run_glue``: transformers' training options, the task's and the head's."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from transformers import HfArgumentParser, TrainingArguments
+
+from sot_core.cli import UsageError
+from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
+
+__all__ = ["GlueArguments", "Options", "parse_arguments"]
+
+# options of older versions of the script: what they are now
+OLD_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "--per_gpu_train_batch_size": ("--per_device_train_batch_size",),
+    "--per_gpu_eval_batch_size": ("--per_device_eval_batch_size",),
+    "--no_cuda": ("--use_cpu",),
+    "--evaluate_during_training": ("--eval_strategy", "steps"),
+    "--evaluation_strategy": ("--eval_strategy",),
+    "--group_by_length": ("--train_sampling_strategy", "group_by_length"),
+    "--overwrite_cache": (),  # nothing is cached
+}
+
+
+def _option(default: Any, text: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclasses.dataclass
+class GlueArguments:
+    """Options of the task and the model."""
+
+    model_name_or_path: str = _option(dataclasses.MISSING, "a local folder, or a name on the Hugging Face Hub")
+    data_dir: str = _option(dataclasses.MISSING, "the folder of the task's TSV files")
+    task_name: str | None = _option(None, "a GLUE task, for instance RTE")
+    text_columns: str | None = _option(None, "own data: names A or A,B of one or two columns, as in line 1")
+    label_column: str | None = _option(None, "own data: name of the column with the label")
+    labels: str | None = _option(None, "own data: the labels X,Y,... in order; by default sorted")
+    regression: bool = _option(False, "own data: the label is a number")
+    model_type: str | None = _option(None, "the kind of backbone, where its config.json does not say")
+    config_name: str | None = _option(None, "a config.json from elsewhere")
+    tokenizer_name: str | None = _option(None, "a tokenizer from elsewhere")
+    cache_dir: str | None = _option(None, "where downloads are kept")
+    do_lower_case: bool = _option(False, "insist on a lower-casing tokenizer; a cased vocabulary keeps the case")
+    max_seq_length: int | None = _option(
+        None, "shorten samples to so many tokens, special ones included; default: 128, or less if the model takes less"
+    )
+    pad_to_max_length: bool = _option(False, "pad every batch to --max_seq_length")
+    eval_all_checkpoints: bool = _option(False, "evaluate every checkpoint in the end, and keep them all")
+    overwrite_output_dir: bool = _option(False, "start anew in an output folder that holds checkpoints")
+    freeze_backbone: bool = _option(
+        False, "train the head alone; the backbone is in evaluation mode, without gradients"
+    )
+    strict_head: bool = _option(False, "a saved head of another shape or other labels is an error, not a warning")
+    max_train_samples: int | None = _option(None, "use the first so many rows alone")
+    max_eval_samples: int | None = _option(None, "use the first so many rows alone")
+
+
+class Options(NamedTuple):
+    """What :func:`parse_arguments` returns.
+
+    Attributes:
+        glue: Options of task and model.
+        training: transformers' options.
+        head: Fields of `HeadConfig` that the command line gives, and no others.
+    """
+
+    glue: GlueArguments
+    training: TrainingArguments
+    head: dict[str, Any]
+
+
+def parse_arguments(arguments: Sequence[str]) -> Options:
+    """Parse a command line in today's spelling or that of older versions of the script.
+
+    Where it does not say so otherwise, a training is evaluated and saved every epoch, by the task's main metric the
+    best checkpoint is loaded in the end, the best and the last one are kept, and batches hold rows of like length.
+
+    Raises:
+        UsageError: for a combination that cannot run. An unknown option ends the program as argparse does.
+    """
+    parser = _parser()
+    values = vars(parser.parse_args(_modern(arguments)))
+    _fill_defaults(values)
+    head = head_settings({option.name: values[option.name] for option in HEAD_OPTIONS if option.name in values})
+    glue = GlueArguments(**_fields_of(GlueArguments, values))
+    try:
+        training = TrainingArguments(**_fields_of(TrainingArguments, values))
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
+    if not (training.do_train or training.do_eval or training.do_predict):
+        raise UsageError("nothing to do: the command line; give --do_train, --do_eval or --do_predict")
+    return Options(glue, training, head)
+
+
+def _parser() -> HfArgumentParser:
+    parser = HfArgumentParser(
+        (GlueArguments, TrainingArguments),
+        prog="python -m sot_hf.run_glue",
+        description="Fine-tune, evaluate and predict with a second-order head on a Hugging Face backbone.",
+        allow_abbrev=False,
+    )
+    add_head_options(parser)
+    head = {option.name for option in HEAD_OPTIONS}
+    for action in parser._actions:
+        if action.dest in head:
+            action.default = argparse.SUPPRESS  # tells what is given from what is not
+        elif action.dest == "output_dir":
+            action.required = True
+    unset = ("eval_strategy", "save_strategy", "save_steps", "load_best_model_at_end", "train_sampling_strategy")
+    parser.set_defaults(**dict.fromkeys(unset))
+    return parser
+
+
+def _modern(arguments: Sequence[str]) -> list[str]:
+    """Translate old spellings, and the head's options with underscores."""
+    head = {option.flag.replace("-", "_"): option.flag for option in HEAD_OPTIONS}
+    words: list[str] = []
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        plain = name.replace("-", "_") if name.startswith("--") else name
+        if plain in head:
+            words.append(head[plain] + equals + value)
+        elif plain.replace("__", "--", 1) in OLD_SPELLINGS:
+            new = OLD_SPELLINGS[plain.replace("__", "--", 1)]
+            words += [new[0] + equals + value, *new[1:]] if new else []
+        else:
+            words.append(word)
+    return words
+
+
+def _fill_defaults(values: dict[str, Any]) -> None:
+    evaluates = values["do_eval"]
+    if values["save_strategy"] is None:
+        values["save_strategy"] = "epoch" if values["save_steps"] is None and values["eval_steps"] is None else "steps"
+        if values["eval_strategy"] is not None and values["save_steps"] is None:
+            values["save_strategy"] = values["eval_strategy"]
+    if values["eval_strategy"] is None:
+        values["eval_strategy"] = values["save_strategy"] if evaluates and values["do_train"] else "no"
+    if values["save_steps"] is None:
+        values["save_steps"] = values["eval_steps"] or 500
+    if values["eval_steps"] is None and values["eval_strategy"] == "steps":
+        values["eval_steps"] = values["save_steps"]
+    if values["load_best_model_at_end"] is None:
+        same = values["eval_strategy"] == values["save_strategy"] != "no"
+        values["load_best_model_at_end"] = bool(values["do_train"] and evaluates and same)
+    if values["train_sampling_strategy"] is None:
+        values["train_sampling_strategy"] = "group_by_length"
+    if values["save_total_limit"] is None and not values["eval_all_checkpoints"] and values["load_best_model_at_end"]:
+        values["save_total_limit"] = 1  # besides the best one
+    if values["ddp_find_unused_parameters"] is None:
+        values["ddp_find_unused_parameters"] = False  # there are none
+    values["output_dir"] = os.path.normpath(values["output_dir"])
+
+
+def _fields_of(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: values[field.name] for field in dataclasses.fields(kind) if field.init}

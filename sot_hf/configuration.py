@@ -1,0 +1,132 @@
+"""Configuration of a Hugging Face backbone with a second-order classification head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from sot_core import HeadConfig
+
+__all__ = ["CLS_POSITIONS", "SoTConfig"]
+
+CLS_POSITIONS = ("first", "last")
+# what backbones call the dropout before a classifier; the first one that a configuration has counts
+DROPOUT_NAMES = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "resid_pdrop", "hidden_dropout")
+OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not the user's
+
+
+class SoTConfig(PretrainedConfig):
+    """A backbone's own configuration, and the head's.
+
+    Args:
+        backbone: The backbone's configuration, or its dictionary with ``model_type``; None: a BERT-base.
+        head: Fields of :class:`sot_core.HeadConfig`, or a published dictionary that
+            :meth:`sot_core.HeadConfig.from_dict` reads. Width and number of classes are the model's. What it does not
+            say of the class token's pooler is as in the backbone's own classifiers: a dense layer of the backbone's
+            width, tanh, and the backbone's dropout.
+        cls_position: Where the token is that stands for the sequence: ``first`` ([CLS], ``<s>``) or ``last`` (the last
+            valid one, as in decoders); None: as the backbone's kind has it.
+        freeze_backbone: Whether only the head learns; the backbone is in evaluation mode, without gradients.
+        **kwargs: transformers' own: ``num_labels``, ``id2label``, ``problem_type``...
+
+    Raises:
+        ValueError: for a head that cannot be built, another ``cls_position``, or an encoder-decoder.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> config = SoTConfig(BertConfig(), head={"num_heads": 1, "q_dim": 56, "k_dim": 32}, num_labels=2)
+        >>> config.head_config().q_dim
+        56
+    """
+
+    model_type = "sot"
+    sub_configs: ClassVar[dict[str, Any]] = {"backbone": AutoConfig}
+    has_no_defaults_at_init = True
+
+    def __init__(
+        self,
+        backbone: PretrainedConfig | Mapping[str, Any] | None = None,
+        head: Mapping[str, Any] | None = None,
+        cls_position: str | None = None,
+        freeze_backbone: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.backbone = _backbone_config(backbone)
+        self.head: dict[str, Any] = {}
+        self.cls_position = default_cls_position(self.backbone) if cls_position is None else cls_position
+        self.freeze_backbone = freeze_backbone
+        super().__init__(**kwargs)
+        if self.id2label and not self.label2id:
+            self.label2id = {name: number for number, name in self.id2label.items()}
+        if self.cls_position not in CLS_POSITIONS:
+            raise ValueError(f"Unknown cls_position {cls_position!r}, expected one of {list(CLS_POSITIONS)}")
+        self.set_head(head or {})
+
+    @classmethod
+    def from_backbone(cls, backbone: PretrainedConfig, **kwargs: Any) -> Self:
+        """Wrap a backbone's configuration; its label names and problem type are kept unless ``kwargs`` say others."""
+        names = {"num_labels", "id2label", "label2id"}
+        if not names & kwargs.keys() and backbone.id2label:
+            kwargs = {"id2label": backbone.id2label, "label2id": backbone.label2id, **kwargs}
+        kwargs.setdefault("problem_type", getattr(backbone, "problem_type", None))
+        return cls(backbone, **kwargs)
+
+    @property
+    def hidden_size(self) -> int:
+        """Token width D of the backbone."""
+        return int(self.get_text_config().hidden_size)
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> PretrainedConfig:
+        """The backbone's configuration: transformers looks up vocabulary and special tokens there."""
+        return self.backbone.get_text_config(*args, **kwargs)
+
+    def set_head(self, values: Mapping[str, Any]) -> None:
+        """Replace the head's description.
+
+        Args:
+            values: As the argument ``head``.
+
+        Raises:
+            ValueError: for an unknown key or a value out of range.
+        """
+        pooler = {
+            "cls_pooler_dim": self.hidden_size,
+            "cls_pooler_activation": "tanh",
+            "cls_pooler_drop_rate": _dropout(self.backbone),
+        }
+        given = {key: value for key, value in values.items() if key not in OWN_FIELDS}
+        config = HeadConfig.from_dict(given, embed_dim=self.hidden_size, num_classes=max(self.num_labels, 1), **pooler)
+        self.head = {key: value for key, value in config.to_dict().items() if key not in OWN_FIELDS}
+
+    def head_config(self) -> HeadConfig:
+        """The head as :mod:`sot_core` builds it, for the present number of labels."""
+        return HeadConfig.from_dict(self.head, embed_dim=self.hidden_size, num_classes=self.num_labels)
+
+
+def default_cls_position(backbone: PretrainedConfig) -> str:
+    """``last`` for models that are language models from left to right and nothing else, else ``first``."""
+    causal = backbone.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = backbone.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return "last" if (causal and not masked) or getattr(backbone, "is_decoder", False) else "first"
+
+
+def _backbone_config(backbone: PretrainedConfig | Mapping[str, Any] | None) -> PretrainedConfig:
+    if backbone is None:
+        backbone = {"model_type": "bert"}
+    if isinstance(backbone, Mapping):
+        values = dict(backbone)
+        model_type = values.pop("model_type", None)
+        if model_type not in CONFIG_MAPPING:
+            raise ValueError(f"Unknown model_type {model_type!r} in the backbone's configuration")
+        backbone = CONFIG_MAPPING[model_type](**values)
+    if getattr(backbone, "is_encoder_decoder", False):
+        raise ValueError(f"a backbone must be an encoder or a decoder, {backbone.model_type!r} is both")
+    return backbone
+
+
+def _dropout(backbone: PretrainedConfig) -> float:
+    rates = [getattr(backbone, name, None) for name in DROPOUT_NAMES]
+    return float(next((rate for rate in rates if rate is not None), 0.0))

@@ -1,0 +1,320 @@
+"""A second-order classification head on any encoder or decoder that transformers' ``AutoModel`` loads."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
+from sot_core.cli import UsageError
+from sot_core.scaling import LearnableScale
+from sot_hf.configuration import SoTConfig
+from sot_hf.model_card import write_model_card
+
+__all__ = ["SoTForSequenceClassification"]
+
+logger = logging.getLogger(__name__)
+
+POOLER = "pooler"
+# keyword arguments of from_pretrained that tell where files are
+HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
+CONFIG_ARGUMENTS = ("num_labels", "id2label", "label2id", "problem_type", "head", "cls_position", "freeze_backbone")
+
+
+class SoTForSequenceClassification(PreTrainedModel):
+    """Classify or score texts from the class token and the word tokens of a backbone.
+
+    The class token of an encoder is its first one. A decoder has none: its last valid token takes that part.
+
+    Args:
+        config: Backbone and head.
+        backbone: A model to put the head on; None: a new one of random weights.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> backbone = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+        >>> model = SoTForSequenceClassification(SoTConfig(backbone, head={"q_dim": 8}, num_labels=3)).eval()
+        >>> model(torch.tensor([[101, 2003, 102]])).logits.shape
+        torch.Size([1, 3])
+    """
+
+    config_class = SoTConfig
+    base_model_prefix = "backbone"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flash_attn_2 = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: SoTConfig, backbone: PreTrainedModel | None = None) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        if backbone is None:
+            self.backbone = AutoModel.from_config(config.backbone, **_without_pooler(config.backbone))
+        else:
+            self.backbone = backbone
+            for module in backbone.modules():
+                module._is_hf_initialized = True  # transformers' mark: keep the weights
+        config.backbone = self.backbone.config
+        self.classifier = ClassificationHead(config.head_config())
+        self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
+        self.post_init()
+        _drop_pooler(self.backbone)
+        if config.freeze_backbone:
+            self.freeze_backbone()
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model of this class, or put a new head on a plain backbone.
+
+        A new head on a BERT starts from BERT's pretrained pooler.
+
+        Args:
+            pretrained_model_name_or_path: A folder or a name on the Hub, of either kind.
+            *args: Passed to `PreTrainedModel.from_pretrained`.
+            **kwargs: What `PreTrainedModel.from_pretrained` takes; for a plain backbone also the fields of `SoTConfig`:
+                ``num_labels``, ``head``, ``cls_position``...
+
+        Raises:
+            UsageError: if weights of a plain backbone are missing in its files, or it is no text encoder or decoder.
+
+        Example:
+            >>> model = SoTForSequenceClassification.from_pretrained(
+            ...     "bert-base-cased", num_labels=2, head={"num_heads": 1, "q_dim": 56, "k_dim": 32, "drop_rate": 0.8}
+            ... )  # doctest: +SKIP
+        """
+        path, config = pretrained_model_name_or_path, kwargs.get("config")
+        if path is None:
+            return super().from_pretrained(path, *args, **kwargs)
+        hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+        found = config
+        if config is None or isinstance(config, SoTConfig):  # the folder says what it is
+            if _model_type(path, config, hub) == SoTConfig.model_type:
+                return super().from_pretrained(path, *args, **kwargs)
+            found = None if config is None else config.backbone
+        kwargs.pop("config", None)
+        own = {name: kwargs.pop(name) for name in CONFIG_ARGUMENTS if name in kwargs}
+        if found is None:
+            trust = {name: kwargs[name] for name in ("trust_remote_code",) if name in kwargs}
+            found = AutoConfig.from_pretrained(path, **hub, **trust)
+        if isinstance(config, SoTConfig):
+            if own:
+                raise TypeError(f"{', '.join(own)} beside config=SoTConfig(...): put them into the configuration")
+        else:
+            try:
+                config = SoTConfig.from_backbone(found, **own)
+            except ValueError as error:
+                raise UsageError(
+                    f"no head fits the backbone ({error}): {_where(path)}; see docs/huggingface.md"
+                ) from error
+        return cls._from_backbone(path, config, kwargs)
+
+    @classmethod
+    def _from_backbone(cls, path: Any, config: SoTConfig, kwargs: dict[str, Any]) -> Any:
+        wants_info = kwargs.pop("output_loading_info", False)
+        backbone, info = AutoModel.from_pretrained(path, config=config.backbone, output_loading_info=True, **kwargs)
+        missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
+        if missing:
+            raise UsageError(
+                f"the backbone's files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {_where(path)}; "
+                "give the config.json that belongs to the weights"
+            )
+        dense = None
+        if backbone.config.model_type == "bert" and not info["missing_keys"]:
+            dense = backbone.pooler.dense
+        model = cls(config, backbone=backbone)
+        started = dense is not None and model._start_from_pooler(dense)
+        model.classifier.to(device=backbone.device, dtype=backbone.dtype)
+        config.dtype = backbone.dtype
+        config.architectures = [cls.__name__]
+        model.name_or_path = config._name_or_path = str(path)
+        logger.info("a new head on %s%s", path, ", its dense layer from BERT's pooler" if started else "")
+        model.eval()
+        return (model, info) if wants_info else model
+
+    def freeze_backbone(self, frozen: bool = True) -> None:
+        """Train the head alone, the backbone in evaluation mode without gradients; or, with False, everything."""
+        self.config.freeze_backbone = frozen
+        self.backbone.requires_grad_(not frozen)
+        _drop_pooler(self.backbone)
+        self.train(self.training)
+
+    @torch.no_grad()
+    def _start_from_pooler(self, pooler: nn.Linear) -> bool:
+        """Copy BERT's pretrained pooler into the class token's dense layer, where there is one of that shape."""
+        dense = getattr(self.classifier, "dense", None)
+        if dense is None or dense.weight.shape != pooler.weight.shape:
+            return False
+        dense.weight.copy_(pooler.weight)
+        dense.bias.copy_(pooler.bias)
+        return True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
+        """Logits, and the loss where ``labels`` are given.
+
+        Without ``attention_mask`` every token counts. Padding may be on either side for a decoder. ``token_type_ids``
+        are left out for backbones that have none.
+
+        Shape:
+            input_ids, attention_mask, token_type_ids, position_ids (B, T) or inputs_embeds (B, T, D); labels (B,) class
+            indices or numbers, (B, K) for several regression targets or multi-label; logits (B, K).
+        """
+        tokens, outputs = self._encode(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+        )
+        logits = self.classifier(*self._class_token_first(tokens, attention_mask))
+        parts = logits if isinstance(logits, tuple) else (logits,)  # a pair in training with sum_loss
+        loss = None
+        if labels is not None:
+            loss = sum(self._loss(part, labels) for part in parts)
+        result = SequenceClassifierOutput(
+            loss=loss,
+            logits=sum(parts[1:], parts[0]),
+            hidden_states=outputs.get("hidden_states"),
+            attentions=outputs.get("attentions"),
+        )
+        return result.to_tuple() if return_dict is False else result
+
+    def contributions(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Contributions:
+        """Split the logits exactly into what the class token and what the words say.
+
+        Shape:
+            As :meth:`forward` -> two tensors (B, K).
+
+        Raises:
+            ValueError: for ``aggre_all``, whose logits do not split.
+        """
+        tokens, _ = self._encode(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return self.classifier.contributions(*self._class_token_first(tokens, attention_mask))
+
+    def _encode(self, **inputs: Any) -> tuple[Tensor, Any]:
+        """The backbone's last hidden states (B, T, D) and all of its output."""
+        mask = inputs["attention_mask"]
+        if inputs.get("position_ids") is None and mask is not None and self.config.cls_position == "last":
+            inputs["position_ids"] = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)  # padding on the left shifts nothing
+        given = {name: value for name, value in inputs.items() if value is not None}
+        if "kwargs" not in self.inputs:
+            given = {name: value for name, value in given.items() if name in self.inputs}
+        for name in ("token_type_ids", "position_ids"):
+            if name not in self.inputs:
+                given.pop(name, None)
+        if "use_cache" in self.inputs:
+            given["use_cache"] = False
+        with torch.no_grad() if self.config.freeze_backbone else contextlib.nullcontext():
+            outputs = self.backbone(**given, return_dict=True)
+        return outputs.last_hidden_state, outputs
+
+    def _class_token_first(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens with the class token at index 0 and their padding mask, True at padding.
+
+        Shape:
+            (B, T, D), (B, T) -> (B, T, D), (B, T); for a decoder (B, 1 + T, D), (B, 1 + T): the last valid token goes
+            first, and its old place is masked.
+        """
+        padding = None if attention_mask is None else attention_mask.eq(0)
+        if self.config.cls_position == "first":
+            return tokens, padding
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        if padding is None:
+            padding = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        last = (places * ~padding).amax(dim=1, keepdim=True)  # (B, 1)
+        cls = tokens.gather(1, last.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
+        words = padding | (places == last)
+        return torch.cat((cls, tokens), dim=1), torch.cat((torch.zeros_like(words[:, :1]), words), dim=1)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        problem = self.config.problem_type or ("regression" if self.num_labels == 1 else "single_label_classification")
+        if problem == "regression":
+            return F.mse_loss(logits.float().view(-1), labels.float().view(-1))
+        if problem == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
+        return F.cross_entropy(logits.float(), labels.view(-1))
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the training mode; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.config.freeze_backbone:
+            self.backbone.eval()
+        return self
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """As `PreTrainedModel.save_pretrained`, and a model card ``README.md`` where there is none."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if kwargs.get("is_main_process", True):
+            write_model_card(self.config, save_directory)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise a module of the head as `sot_core` does (called by transformers for what no file has)."""
+        if isinstance(module, GlobalCovariancePool):
+            fresh = GlobalCovariancePool.from_config(self.config.head_config())
+            for name, buffer in fresh.named_buffers(recurse=False):
+                module.get_buffer(name).copy_(buffer)
+        elif isinstance(module, LearnableScale):
+            nn.init.ones_(module.factor)
+        elif hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
+
+def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
+    """The argument that keeps a backbone from building a pooler nobody uses, where its class has one."""
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if model_class is None or isinstance(model_class, (list, tuple)):
+        return {}
+    parameters = inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
+
+
+def _drop_pooler(backbone: PreTrainedModel) -> None:
+    """No parameter without a gradient: remove a pooler that may be absent, freeze one that may not."""
+    if getattr(backbone, "mask_emb", None) is not None:  # XLNet's, of its language model
+        backbone.mask_emb.requires_grad_(False)
+    if getattr(backbone, POOLER, None) is None:
+        return
+    if "add_pooling_layer" in inspect.signature(type(backbone).__init__).parameters:
+        backbone.pooler = None
+    else:
+        getattr(backbone, POOLER).requires_grad_(False)
+
+
+def _model_type(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> str | None:
+    """What the files say of the model's kind; None if they do not, which is no mistake beside a given `config`."""
+    try:
+        values, _ = PretrainedConfig.get_config_dict(path, **hub)
+    except OSError:
+        if config is None:
+            raise
+        return None
+    return values.get("model_type")
+
+
+def _where(path: Any) -> str:
+    return os.path.abspath(path) if os.path.isdir(path) else str(path)

@@ -1,0 +1,39 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from sot_core.cli import UsageError
+from sot_hf.export import example_inputs, main
+from tests.sot_hf.models import randomize, tiny_model
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_onnx_gives_the_models_logits(kind, tmp_path, capsys):
+    model = randomize(tiny_model(kind, layers=1))
+    model.save_pretrained(tmp_path / "model")
+    path = tmp_path / "model.onnx"
+    main([str(tmp_path / "model"), "--output", str(path)])
+    assert str(path) in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def run(inputs):
+        return torch.from_numpy(session.run(["logits"], {name: t.numpy() for name, t in inputs.items()})[0])
+
+    for rows, length in ((1, 5), (4, 12)):
+        inputs = example_inputs(model, rows, length)
+        with torch.no_grad():
+            assert_close(run(inputs), model(**inputs).logits, rtol=0, atol=1e-4)
+    assert ("token_type_ids" in inputs) == (kind == "bert")
+    changed = {**inputs, "input_ids": inputs["input_ids"].clone()}
+    changed["input_ids"][-1, -2:] = 7  # padding
+    assert_close(run(changed), run(inputs), rtol=0, atol=1e-5)
+    alone = {name: tensor[-1:, :-2] for name, tensor in inputs.items()}
+    assert_close(run(alone), run(inputs)[-1:], rtol=0, atol=1e-5)
+
+
+def test_a_backbone_is_no_classifier(bert_folder, tmp_path):
+    with pytest.raises(UsageError, match="a backbone without a head"):
+        main([str(bert_folder), "--output", str(tmp_path / "model.onnx")])
