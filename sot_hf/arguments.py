@@ -56,6 +56,7 @@ class GlueArguments:
     freeze_backbone: bool = _option(
         False, "train the head alone; the backbone is in evaluation mode, without gradients"
     )
+    head_lr_scale: float = _option(1.0, "the head's learning rate as a multiple of --learning_rate, > 0")
     strict_head: bool = _option(False, "a saved head of another shape or other labels is an error, not a warning")
     max_train_samples: int | None = _option(None, "use the first so many rows alone")
     max_eval_samples: int | None = _option(None, "use the first so many rows alone")
@@ -93,6 +94,10 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         training = TrainingArguments(**_fields_of(TrainingArguments, values))
     except (ValueError, ImportError) as error:
         raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
+    if not 0.0 < glue.head_lr_scale < float("inf"):
+        raise UsageError(
+            f"not a positive number: --head_lr_scale {glue.head_lr_scale:g}; give 1 for the backbone's rate"
+        )
     if not (training.do_train or training.do_eval or training.do_predict):
         raise UsageError("nothing to do: the command line; give --do_train, --do_eval or --do_predict")
     return Options(glue, training, head)

@@ -35,6 +35,7 @@ from sot_hf.arguments import Options, parse_arguments
 from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
 from sot_hf.loading import load_config, load_model, load_tokenizer, saved_labels, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_hf.trainer import HeadTrainer
 from sot_text.glue import GLUE_TASKS, GlueTask
 from sot_text.hyperparameters import get_hyperparameters
 from sot_text.metrics import check_metrics, compute_metrics
@@ -96,7 +97,8 @@ def run(options: Options) -> dict[str, float]:
         names = [split.name for split in task.splits if split.name.startswith("valid")]
         valid = {name: read(name, glue.max_eval_samples) for name in names}
     padding = {"padding": "max_length", "max_length": length} if glue.pad_to_max_length else {}
-    trainer = Trainer(
+    trainer = HeadTrainer(
+        head_lr_scale=glue.head_lr_scale,
         model=model,
         args=training,
         train_dataset=read("train", glue.max_train_samples) if training.do_train else None,

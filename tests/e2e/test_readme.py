@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sot_fairseq.encoder_table import find_encoder
 from tests.sot_fairseq.tokenizer_files import tiny_gpt2
 from tests.support import REPOSITORY
 
@@ -105,6 +106,12 @@ def test_the_head_alone(folder):
     exec(block("ClassificationHead"), names)
     assert names["logits"].shape == (2, 3)
     assert names["cls_part"].add(names["word_part"]).sub(names["logits"]).abs().max() < 1e-5
+
+
+def test_the_head_on_a_hugging_face_model():
+    names = {}
+    exec(block("SoTForSequenceClassification").replace('"bert-base-cased"', repr(str(find_encoder("minilm")))), names)
+    assert names["logits"].shape == (2, 2)
 
 
 def test_make_has_the_targets():

@@ -224,6 +224,7 @@ def test_long_rows_are_cut_with_their_separators(bert_folder, tmp_path, caplog):
         (("--task_name", "RTE"), "nothing to do"),
         (("--task_name", "ROTE", "--do_eval"), "no such task"),
         (("--do_eval",), "no task"),
+        (("--task_name", "RTE", "--do_train", "--head-lr-scale", "0"), "not a positive number: --head_lr_scale 0"),
         (("--task_name", "RTE", "--do_eval"), "a backbone without a trained head"),
         (("--task_name", "CoLA", "--do_train"), "unknown label 'sentence1'"),
         (("--task_name", "RTE", "--do_train", "--head-fusion", "sum_loss", "--svpn-alpha", "2"), "alpha"),

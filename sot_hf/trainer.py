@@ -1,0 +1,37 @@
+"""transformers' Trainer with a learning rate of its own for the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+__all__ = ["HeadTrainer"]
+
+
+class HeadTrainer(Trainer):
+    """`Trainer` whose head learns at a multiple of the learning rate; schedulers keep the multiple.
+
+    Args:
+        *args: As `Trainer`.
+        head_lr_scale: The multiple (> 0).
+        **kwargs: As `Trainer`.
+    """
+
+    def __init__(self, *args: Any, head_lr_scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.head_lr_scale = head_lr_scale
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """As `Trainer.create_optimizer`; each of its groups is split into the backbone's part and the head's."""
+        fresh = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        if fresh and self.head_lr_scale != 1.0:
+            head = {id(parameter) for parameter in self.model.classifier.parameters()}
+            for group in list(optimizer.param_groups):
+                own = [parameter for parameter in group["params"] if id(parameter) in head]
+                group["params"] = [parameter for parameter in group["params"] if id(parameter) not in head]
+                if own:
+                    optimizer.add_param_group({**group, "params": own, "lr": group["lr"] * self.head_lr_scale})
+        return optimizer
