@@ -5,30 +5,15 @@ Reference: arXiv:2104.10858.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
+from vision.data.token_label_targets import TokenLabelTarget
 from vision.models.lvvit import DenseOutput
 
-__all__ = ["TokenLabelLoss", "TokenLabelTarget", "soft_cross_entropy"]
+__all__ = ["TokenLabelLoss", "soft_cross_entropy"]
 
 AGREED, DISAGREED = 0.5, 0.9  # share of the label map in the image's label, as published
-
-
-class TokenLabelTarget(NamedTuple):
-    """What `TokenLabelLoss` learns from, all of it probabilities of K classes.
-
-    Attributes:
-        truth: (B, K) the data set's class of the image.
-        label: (B, K) what the label map says of the whole (cropped) image.
-        tokens: (B, N, K) what the label map says of every patch, row by row.
-    """
-
-    truth: Tensor
-    label: Tensor
-    tokens: Tensor
 
 
 def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 import vision.models  # noqa: F401
 from sot_core import HeadConfig
 from tests.support import golden_arrays, golden_file
+from vision.data.token_label_targets import TokenLabelTarget
 from vision.models.dense_head import DenseHead
 from vision.models.lvvit import DenseOutput
-from vision.token_label_loss import TokenLabelLoss, TokenLabelTarget, soft_cross_entropy
+from vision.token_label_loss import TokenLabelLoss, soft_cross_entropy
 
 CASES = {
     case["prefix"]: case
