@@ -90,7 +90,7 @@ class FolderMaps:
         self._class_index = _match(names, class_names, self.where)
         self._place = {name: position for position, name in enumerate(files)}
         self._root, self._shape = Path(root), (len(files), header["top_k"], *header["grid"])
-        _ = self._arrays
+        _ = self._arrays  # so that what is wrong with them is said now
 
     def missing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self._place]
