@@ -45,6 +45,9 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """What to call an image in messages and results."""
 
+    def key(self, index: int) -> str:
+        """What an image is called within its split, wherever that lies: ``<class>/<image>``, or a number."""
+
     def image(self, index: int) -> Image.Image:
         """Read an image as RGB; an unreadable one is an `ImageError`."""
 
@@ -65,6 +68,9 @@ class ArraySource:
 
     def name(self, index: int) -> str:
         return f"{self.where}[{index}]"
+
+    def key(self, index: int) -> str:
+        return str(index)
 
     def image(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index]).convert("RGB")
@@ -109,6 +115,9 @@ class FileSource:
 
     def name(self, index: int) -> str:
         return f"{self.where}/{self.paths[index]}"
+
+    def key(self, index: int) -> str:
+        return self.paths[index]
 
     def image(self, index: int) -> Image.Image:
         return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index))

@@ -1,0 +1,320 @@
+"""Files of label maps: for every image the best classes of every place of a grid, with their scores.
+
+Two kinds are read:
+
+- A folder that `write_label_maps` made: ``header.json`` (format, version, class names, grid, top-k, the images' names),
+  ``scores.npy`` (N, k, h, w) half precision and ``classes.npy`` (N, k, h, w) int32. The arrays are mapped into memory:
+  all loading processes share them.
+- The published one: a folder or tar with one torch file an image, ``<class>/<image>.pt``, half precision (2, k, h, w):
+  scores, then class indices. It names no classes, and half precision holds class numbers up to 2,048 alone.
+
+Scores are a classifier's outputs before the softmax.
+
+Reference: arXiv:2104.10858.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sot_core.cli import UsageError, atomic_folder
+from vision.data.classes import match_classes
+from vision.data.files import FileTree, open_tree
+
+__all__ = ["LabelMap", "LabelMaps", "LabelMapWriter", "open_label_maps", "write_label_maps"]
+
+FORMAT, VERSION = "token-label-maps", 1
+HALF_LIMIT = 2048  # the largest number up to which half precision holds all integers
+_REMEDY = "make the maps for these images and classes"
+
+
+class LabelMap(NamedTuple):
+    """The best classes of every place of a grid, of one image or a batch.
+
+    Attributes:
+        scores: (..., k, h, w) float.
+        classes: (..., k, h, w) int64 class indices.
+    """
+
+    scores: Tensor
+    classes: Tensor
+
+
+class LabelMaps(Protocol):
+    """Label maps of images, by the images' paths in their split folder (``<class>/<image>``).
+
+    Attributes:
+        where: The place, for messages.
+    """
+
+    where: str
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """The images that have no map."""
+
+    def read(self, name: str) -> LabelMap:
+        """The map of an image.
+
+        Raises:
+            UsageError: if there is none, or none that fits.
+        """
+
+
+class FolderMaps:
+    """Maps in a folder of `write_label_maps`.
+
+    Args:
+        root: The folder.
+        class_names: The model's classes; the maps' must be the same ones, in any order.
+
+    Raises:
+        UsageError: for a header or arrays that do not fit, with what does not.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], class_names: Sequence[str]) -> None:
+        self.where = str(root)
+        header = _read_header(Path(root) / "header.json")
+        names, files = header["classes"], header["files"]
+        self._class_index = _match(names, class_names, self.where)
+        self._place = {name: position for position, name in enumerate(files)}
+        self._root, self._shape = Path(root), (len(files), header["top_k"], *header["grid"])
+        _ = self._arrays  # so that what is wrong with them is said now
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self._place]
+
+    def read(self, name: str) -> LabelMap:
+        if name not in self._place:
+            raise _no_map(name, self.where)
+        scores, classes = (array[self._place[name]] for array in self._arrays)
+        _check_range(classes, len(self._class_index), f"{name} in {self.where}")
+        return LabelMap(torch.from_numpy(np.array(scores)), torch.from_numpy(self._class_index[np.asarray(classes)]))
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        scores = _open_array(self._root / "scores.npy", self._shape, np.float16)
+        return scores, _open_array(self._root / "classes.npy", self._shape, np.int32)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "_arrays"}  # a copy would be read whole
+
+
+class TorchFileMaps:
+    """Maps in one torch file an image, as published.
+
+    Args:
+        tree: The files, ``<class>/<image>.pt``.
+        num_classes: Classes of the model.
+
+    Raises:
+        UsageError: if the tree has no such file, if the first one is no map, or for more classes than it can number.
+    """
+
+    def __init__(self, tree: FileTree, num_classes: int) -> None:
+        self.where, self._tree, self._num_classes = str(tree.root), tree, num_classes
+        self._files = {path for path in tree.files() if path.endswith(".pt")}
+        if not self._files:
+            raise UsageError(
+                f"no label maps: {self.where} has neither header.json nor <class>/<image>.pt; give the folder of them"
+            )
+        first = self._load(min(self._files))
+        if first.dtype == torch.float16 and num_classes > HALF_LIMIT + 1:
+            raise UsageError(
+                f"label maps in half precision for {num_classes} classes: {self.where}; they hold class numbers up to "
+                f"{HALF_LIMIT:,} alone: make the maps again, in a folder with a header"
+            )
+        self._shape = first.shape
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if _torch_file(name) not in self._files]
+
+    def read(self, name: str) -> LabelMap:
+        path = _torch_file(name)
+        if path not in self._files:
+            raise _no_map(name, self.where)
+        content = self._load(path)
+        if content.shape != self._shape:
+            raise UsageError(
+                f"a label map of another grid: {self.where}/{path} has {_sizes(content.shape)}, "
+                f"{min(self._files)} has {_sizes(self._shape)}; {_REMEDY} with one grid"
+            )
+        classes = content[1].long()
+        _check_range(classes.numpy(), self._num_classes, f"{self.where}/{path}")
+        return LabelMap(content[0], classes)
+
+    def _load(self, path: str) -> Tensor:
+        where = f"{self.where}/{path}"
+        try:
+            content = torch.load(io.BytesIO(self._tree.read(path)), weights_only=True, map_location="cpu")
+        except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
+        if not isinstance(content, Tensor) or content.ndim != 4 or len(content) != 2 or not content.numel():
+            found = tuple(content.shape) if isinstance(content, Tensor) else type(content).__name__
+            raise UsageError(f"not a label map: {where} holds {found}; it must be a tensor (2, top-k, height, width)")
+        return content
+
+
+def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) -> LabelMaps:
+    """Open label maps of either kind.
+
+    Args:
+        root: A folder of `write_label_maps`, or a folder or tar with the published files.
+        class_names: The model's classes, in the order of its outputs.
+
+    Raises:
+        UsageError: if there are no maps, or maps of other classes.
+    """
+    if (Path(root) / "header.json").is_file():
+        return FolderMaps(root, class_names)
+    return TorchFileMaps(open_tree(root), len(class_names))
+
+
+def check_complete(maps: LabelMaps, names: Sequence[str]) -> None:
+    """See that every image has a map.
+
+    Raises:
+        UsageError: with the number of images without one, and the first of them.
+    """
+    missing = maps.missing(names)
+    if missing:
+        raise UsageError(
+            f"{len(missing)} of {len(names)} images have no label map: {maps.where} lacks {missing[0]}; {_REMEDY}"
+        )
+
+
+class LabelMapWriter:
+    """Puts the maps of a folder in place, see `write_label_maps`."""
+
+    def __init__(self, folder: Path, num_classes: int, shape: tuple[int, ...]) -> None:
+        self._num_classes, self._written = num_classes, np.zeros(shape[0], dtype=bool)
+        self._scores = np.lib.format.open_memmap(folder / "scores.npy", "w+", np.float16, shape)
+        self._classes = np.lib.format.open_memmap(folder / "classes.npy", "w+", np.int32, shape)
+
+    def put(self, index: int, label_map: LabelMap) -> None:
+        """Set the map of the image at ``index`` in the list of names.
+
+        Raises:
+            ValueError: for another shape than was announced, for classes out of range and scores that are not finite in
+                half precision.
+        """
+        scores, classes = label_map.scores.detach().cpu().numpy().astype(np.float16), label_map.classes.cpu().numpy()
+        if not scores.shape == classes.shape == self._scores.shape[1:]:
+            raise ValueError(f"a label map of {scores.shape} and {classes.shape}, expected {self._scores.shape[1:]}")
+        if classes.min() < 0 or classes.max() >= self._num_classes:
+            raise ValueError(f"class index {classes.max()} of {self._num_classes} classes")
+        if not np.isfinite(scores).all():
+            raise ValueError("scores must be finite in half precision")
+        self._scores[index], self._classes[index], self._written[index] = scores, classes, True
+
+    def finish(self) -> None:
+        """Write everything out.
+
+        Raises:
+            ValueError: if a map was not put.
+        """
+        if not self._written.all():
+            raise ValueError(f"{(~self._written).sum()} of {len(self._written)} label maps were not written")
+        self._scores.flush()
+        self._classes.flush()
+
+
+@contextlib.contextmanager
+def write_label_maps(
+    root: str | os.PathLike[str], class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
+) -> Iterator[LabelMapWriter]:
+    """Yield a writer of label maps; the folder appears, whole, when the block ends well.
+
+    Args:
+        root: The folder to make; one that is there is replaced.
+        class_names: The classes that the maps' indices count.
+        files: The images' paths in their split folder, all different.
+        grid: Height and width of the maps.
+        top_k: Classes at each place, at most all of them.
+
+    Raises:
+        ValueError: for sizes that are not positive, repeated names, a top-k above the number of classes, and, at the
+            end, for maps that were not put.
+    """
+    shape = (len(files), top_k, *grid)
+    if min(shape) < 1 or top_k > len(class_names):
+        raise ValueError(
+            f"cannot write {len(files)} maps of top-k {top_k} and grid {grid} for {len(class_names)} classes"
+        )
+    if len(set(files)) < len(files) or len(set(class_names)) < len(class_names):
+        raise ValueError("names of images and classes must not be repeated")
+    header = {
+        **{"format": FORMAT, "version": VERSION, "top_k": top_k, "grid": list(grid)},
+        **{"classes": list(class_names), "files": list(files)},
+    }
+    with atomic_folder(root) as folder:
+        (folder / "header.json").write_text(json.dumps(header, ensure_ascii=False), encoding="utf-8")
+        writer = LabelMapWriter(folder, len(class_names), shape)
+        yield writer
+        writer.finish()
+
+
+def _torch_file(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(".pt"))
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return f"top-k {shape[1]} and grid {shape[2]}x{shape[3]}"
+
+
+def _no_map(name: str, where: str) -> UsageError:
+    return UsageError(f"no label map of {name}: {where}; {_REMEDY}")
+
+
+def _check_range(classes: np.ndarray, count: int, where: str) -> None:
+    wrong = classes[(classes < 0) | (classes >= count)]
+    if wrong.size:
+        raise UsageError(f"a label map with class index {wrong[0]} of {count} classes: {where}; {_REMEDY}")
+
+
+def _match(names: Sequence[str], class_names: Sequence[str], where: str) -> np.ndarray:
+    """The model's index of each of the maps' classes, which must be the model's."""
+    if len(names) != len(class_names):
+        raise UsageError(f"label maps of {len(names)} classes for {len(class_names)}: {where}; {_REMEDY}")
+    return match_classes(names, class_names, where)
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        kind, version = header["format"], header["version"]
+        lists = all(isinstance(header[key], list) and header[key] for key in ("classes", "files"))
+        sizes = [header["top_k"], *header["grid"]]
+        good = lists and len(sizes) == 3 and all(isinstance(size, int) and size > 0 for size in sizes)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"not a header of label maps: {path} ({error!r}); make the maps again") from error
+    if (kind, version) != (FORMAT, VERSION):
+        raise UsageError(f"label maps of another format: {path} says {kind} {version}; expected {FORMAT} {VERSION}")
+    if not good:
+        raise UsageError(f"not a header of label maps: {path} (sizes {sizes}); make the maps again")
+    return header
+
+
+def _open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (OSError, EOFError, ValueError) as error:
+        raise UsageError(f"cannot read label maps: {path} ({error}); make them again") from error
+    if array.shape != shape or array.dtype != dtype:
+        raise UsageError(
+            f"label maps that are not what their header says: {path} has {array.dtype} {array.shape}, the header "
+            f"{np.dtype(dtype)} {shape}; make them again"
+        )
+    return array
