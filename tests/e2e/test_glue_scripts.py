@@ -64,7 +64,7 @@ def test_data_to_results(glue, encoder, tmp_path):
     assert table[0][:14] == ["|", "out", "dir", "|", "CoLA", "|", "dev", "|", "mcc", "|", "mgcrp", "|", "2", "|"]
     assert (out / "mgcrp" / "seed-1" / "checkpoint_best.pt").exists()
 
-    again = run_script("cola.sh", "--cpu", "--seed", "9", *SMALL_HEAD, HEAD="mgcrp", **settings)
+    again = run_script("cola.sh", "--cpu", "--clip-norm", "9", *SMALL_HEAD, HEAD="mgcrp", **settings)
     assert again.returncode == 2
     assert "holds a run with other settings" in again.stderr
     assert json.loads((out / "results.json").read_text()) == results
@@ -78,6 +78,10 @@ def test_data_to_results(glue, encoder, tmp_path):
         ({"HEAD": " "}, (), "error: HEAD is blank; give one or more of mgcrp, gcp, gap, cls"),
         ({"SEEDS": " "}, (), "error: SEEDS is blank; give one or more whole numbers"),
         ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
+        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is no whole number"),
+        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is no head"),
+        ({"DRY_RUN": "yes"}, (), "error: DRY_RUN=yes; give 1, or leave it out to train"),
+        ({"LR": "0.0"}, (), "error: LR=0.0 is no positive number"),
         ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
         ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
         ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
@@ -158,6 +162,7 @@ def test_a_set_of_tasks_goes_on_after_a_failure(glue, encoder, tmp_path):
         ({"GLUE_DIR": "/dev"}, "error: no task: TASKS is blank, or /dev has no folder of a task"),
         ({"TASKS": " "}, "error: no task: TASKS is blank"),
         ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is no task; give some of CoLA RTE SST-2 MNLI"),
+        ({"TASKS": "CoLA\nSST2"}, "error: TASKS=SST2 is no task"),
     ],
 )
 def test_mistakes_in_a_set_of_tasks(glue, tmp_path, variables, message):
