@@ -5,7 +5,8 @@ r"""Everything of a run but the training: find the encoder, preprocess the data,
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
 ``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
-of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else.
+of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else, but not before what
+tells the trainings apart (``--seed``, ``--save-dir``, the head).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     args, words = _parser().parse_args(arguments[:end]), arguments[end + 1 :]
     output = args.output_dir
+    _check_words(words, args.heads)
     values = _hyperparameters(args, words)
     run = {"task": get_task(args.task).name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
     _check_same_run(output, run)
@@ -82,6 +84,17 @@ def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperpar
         given |= {name: value for name, value in options.items() if value is not None}
     _say("hyper-parameters: " + (f"given are {', '.join(given)}; the rest: " if given else "") + values.source)
     return dataclasses.replace(values, **given)
+
+
+def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
+    """Refuse words that would make the trainings of several heads or seeds one and the same."""
+    own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
+    given = {word.partition("=")[0] for word in words}
+    for option in own:
+        if option in given:
+            raise UsageError(f"{option} would hold for every training: the further words; give {own[option]}")
+    if "--head-fusion" in given and "cls" in heads:
+        raise UsageError("--head-fusion would replace the head cls: the further words; leave cls out of --heads (HEAD)")
 
 
 def _check_same_run(output: Path, run: dict[str, Any]) -> None:

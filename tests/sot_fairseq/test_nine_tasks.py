@@ -123,6 +123,24 @@ def test_the_head_values_of_the_table_are_for_mgcrp_alone(glue, encoder, tmp_pat
     assert ["--seed 3 " in commands["gap"][0], "--seed 4 " in commands["gap"][1]] == [True, True]
 
 
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--seed", "9"], r"--seed would hold for every training: the further words; give --seeds \(SEEDS\)"),
+        (["--save-dir=x"], "--save-dir would hold for every training"),
+        (["--head-pooling", "gcp"], "--head-pooling would hold for every training"),
+        (["--head-fusion", "words"], "--head-fusion would replace the head cls"),
+    ],
+)
+def test_words_that_would_make_all_trainings_the_same(glue, encoder, tmp_path, words, message):
+    data = ["--task", "WNLI", "--encoder", str(encoder), "--data-dir", str(glue), "--output-dir", str(tmp_path / "out")]
+    with pytest.raises(UsageError, match=message):
+        prepare.main([*data, "--heads", "mgcrp", "cls", "--seeds", "1", "2", "--", *words])
+    assert not (tmp_path / "out").exists()
+    command = prepare_run(glue, encoder, tmp_path / "out", "WNLI", "--head-fusion", "words")  # mgcrp alone
+    assert command[-2:] == ["--head-fusion", "words"]
+
+
 def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     prepare_run(glue, encoder, tmp_path, "WNLI")
     old = json.loads((tmp_path / "run.json").read_text())
