@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 import torch
@@ -150,3 +151,20 @@ def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     with pytest.raises(UsageError, match=r"other settings \(lr 0.1, now 2e-05\): .*; give another OUT_DIR"):
         prepare_run(glue, encoder, tmp_path, "WNLI")
     assert json.loads((tmp_path / "run.json").read_text()) == old | {"lr": 0.1}
+
+
+def test_a_run_does_not_go_on_with_other_data(glue, encoder, tmp_path):
+    data, output = tmp_path / "glue", tmp_path / "out"
+    shutil.copytree(glue / "WNLI", data / "WNLI")
+    prepare_run(data, encoder, output, "WNLI")
+    (output / "mgcrp" / "seed-1" / "checkpoint_last.pt").touch()
+    prepare_run(data.rename(tmp_path / "moved"), encoder, output, "WNLI")  # the same files elsewhere
+    binary = (output / "data" / "input0" / "train.bin").read_bytes()
+    train = tmp_path / "moved" / "WNLI" / "train.tsv"
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match=r"other settings \(the data files\): .*; give another OUT_DIR"):
+        prepare_run(tmp_path / "moved", encoder, output, "WNLI")
+    assert (output / "data" / "input0" / "train.bin").read_bytes() == binary
+    (output / "run.json").write_text("{")
+    with pytest.raises(UsageError, match="not a JSON file"):
+        prepare_run(tmp_path / "moved", encoder, output, "WNLI")
