@@ -153,6 +153,15 @@ def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text()) == old | {"lr": 0.1}
 
 
+def test_a_copy_of_a_training_is_no_result(glue, encoder, tmp_path):
+    prepare_run(glue, encoder, tmp_path, "WNLI")
+    copy = tmp_path / "mgcrp" / "seed-1.old"
+    copy.mkdir()
+    (copy / "checkpoint_best.pt").touch()
+    with pytest.raises(UsageError, match="no <head>/seed-<n>/checkpoint_best.pt"):
+        collect(tmp_path)
+
+
 def test_a_run_does_not_go_on_with_other_data(glue, encoder, tmp_path):
     data, output = tmp_path / "glue", tmp_path / "out"
     shutil.copytree(glue / "WNLI", data / "WNLI")
