@@ -158,7 +158,7 @@ def test_a_copy_of_a_training_is_no_result(glue, encoder, tmp_path):
     copy = tmp_path / "mgcrp" / "seed-1.old"
     copy.mkdir()
     (copy / "checkpoint_best.pt").touch()
-    with pytest.raises(UsageError, match="no <head>/seed-<n>/checkpoint_best.pt"):
+    with pytest.raises(UsageError, match=r"no <head>/seed-<n>/checkpoint_best\.pt"):
         collect(tmp_path)
 
 

@@ -220,6 +220,18 @@ def test_options_that_cannot_work(model, run, words, message, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_in_place_of_the_input(model, run, tmp_path, monkeypatch):
+    write_rows(tmp_path / "dev.tsv", ("sentence",), [("the cat",)])
+    (tmp_path / "link.tsv").symlink_to("dev.tsv")
+    for option in ("--output", "--submission"):
+        with pytest.raises(UsageError, match=f"{option} would replace the input: .*link.tsv; choose another"):
+            run(model, tmp_path / "dev.tsv", "--text-columns", "sentence", option, tmp_path / "link.tsv")
+    assert (tmp_path / "dev.tsv").read_text() == "sentence\nthe cat\n"
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        predict.main([str(model)])
+
+
 def test_submissions_that_the_server_would_refuse(model, mnli, run, tmp_path):
     tsv, _, folder = mnli
     (tmp_path / "renamed.tsv").write_bytes((tsv / "test_matched.tsv").read_bytes())
