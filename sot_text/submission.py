@@ -37,9 +37,11 @@ def submission_path(path: str | os.PathLike[str], task: GlueTask, source: Path) 
     A path that does not exist is a folder unless it ends in ``.tsv``. `source` is the file predicted.
 
     Raises:
-        UsageError: if the name of `source` does not tell which of MNLI's two it is.
+        UsageError: if `source` is the task's train or dev file, or its name does not tell which of MNLI's two it is.
     """
     path = Path(path)
+    if any(source.name == split.file for split in task.splits if not split.is_test):
+        raise UsageError(f"not a test file by its name: {source}; a submission is of GLUE's test file")
     if path.suffix == ".tsv" and not path.is_dir():
         return path
     if task.name != "MNLI":

@@ -137,6 +137,9 @@ def test_cola_has_a_header_line_in_its_test_file_only(model, run, tmp_path):
         assert run(model, tmp_path / f"{name}.tsv", "--task", "CoLA") == expected
         (tmp_path / f"{name}.tsv").rename(tmp_path / f"my_{name}.tsv")
         assert run(model, tmp_path / f"my_{name}.tsv", "--task", "CoLA") == expected
+    write_rows(tmp_path / "dev.tsv", ("index", "sentence1", "sentence2", "label"), [("0", "the cat", "not", "1")])
+    with pytest.raises(UsageError, match=r"no label of CoLA, 'sentence1': .*dev.tsv line 1, column 'label'"):
+        run(model, tmp_path / "dev.tsv", "--task", "CoLA")  # four columns, too
 
 
 @pytest.mark.parametrize("part, name", [("matched", "MNLI-m.tsv"), ("mismatched", "MNLI-mm.tsv")])
@@ -237,6 +240,8 @@ def test_submissions_that_the_server_would_refuse(model, mnli, run, tmp_path):
     (tmp_path / "renamed.tsv").write_bytes((tsv / "test_matched.tsv").read_bytes())
     with pytest.raises(UsageError, match=r"neither matched nor mismatched by its name: .*renamed.tsv"):
         run(folder, tmp_path / "renamed.tsv", "--submission", tmp_path / "out")
+    with pytest.raises(UsageError, match=r"not a test file by its name: .*dev_matched.tsv"):
+        run(folder, tsv / "dev_matched.tsv", "--submission", tmp_path / "out")
     write_rows(tmp_path / "test.tsv", ("index", "sentence"), [("0", "the cat")])
     with pytest.raises(UsageError, match="the model predicts bad, good, a submission of SST-2 has 0, 1"):
         run(model, tmp_path / "test.tsv", "--task", "SST-2", "--submission", tmp_path / "out")
