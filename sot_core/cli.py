@@ -66,7 +66,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     A device or a pipe (``/dev/stdout``, ``/dev/null``) is written as it is, for a file must not take its place.
     """
     target = Path(path)
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder where a file is to be written", str(target))
+    if target.exists() and not target.is_file():
         yield target
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args, words = _parser().parse_args(arguments[:end]), arguments[end + 1 :]
     output = args.output_dir
     _check_words(words, args.heads)
+    _check_numbers(args)
     values = _hyperparameters(args, words)
     run = {"task": get_task(args.task).name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
     run["data"] = _checksums(get_task(args.task), args.data_dir)
@@ -87,6 +88,16 @@ def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperpar
         given |= {name: value for name, value in options.items() if value is not None}
     _say("hyper-parameters: " + (f"given are {', '.join(given)}; the rest: " if given else "") + values.source)
     return dataclasses.replace(values, **given)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    for name in ("lr", "batch_size", "max_epoch"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+    for seed in args.seeds:
+        if not 0 <= seed < 2**32:  # what numpy takes
+            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
 
 
 def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:

@@ -72,3 +72,8 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
         interrupted()
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_in_the_place_of_a_file_is_told_at_once(tmp_path):
+    with pytest.raises(IsADirectoryError, match="a folder where a file is to be written"), atomic_file(tmp_path):
+        raise AssertionError("no work is done")

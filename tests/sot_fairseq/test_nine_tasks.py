@@ -153,6 +153,16 @@ def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text()) == old | {"lr": 0.1}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--seeds", "-1"), ("--seeds", "4294967296"), ("--lr", "nan"), ("--batch-size", "0"), ("--max-epoch", "0")],
+)
+def test_numbers_that_cannot_be(glue, encoder, tmp_path, words):
+    with pytest.raises(UsageError, match=f"{words[0]} {words[1]}; "):
+        prepare_run(glue, encoder, tmp_path / "out", "WNLI", options_=words)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_copy_of_a_training_is_no_result(glue, encoder, tmp_path):
     prepare_run(glue, encoder, tmp_path, "WNLI")
     copy = tmp_path / "mgcrp" / "seed-1.old"
