@@ -223,6 +223,15 @@ def test_options_that_cannot_work(model, run, words, message, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_gives_no_numbers(model):
+    predictor = sot_fairseq.from_pretrained(model)
+    with torch.no_grad():
+        next(predictor.model.classification_heads.parameters()).fill_(float("nan"))
+    for use in (lambda: predictor.predict(["the cat", "a dog"]), predictor.evaluate):
+        with pytest.raises(UsageError, match=r"the outputs of (2 of 2|23 of 23) rows are not finite"):
+            use()
+
+
 def test_an_output_in_place_of_the_input(model, run, tmp_path, monkeypatch):
     write_rows(tmp_path / "dev.tsv", ("sentence",), [("the cat",)])
     (tmp_path / "link.tsv").symlink_to("dev.tsv")
