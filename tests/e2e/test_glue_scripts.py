@@ -1,5 +1,6 @@
 """The scripts of glue_scripts from start to end, on files in GLUE's layout and a tiny BERT made here."""
 
+import fcntl
 import json
 import os
 import re
@@ -97,6 +98,17 @@ def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variab
     assert message in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
+def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path)}
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = run_script("cola.sh", "--cpu", **settings)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == f"error: another run is at work in OUT_DIR={tmp_path}; wait for it, or give another OUT_DIR\n"
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_corrected_mistake_may_use_the_same_folder(glue, encoder, tmp_path):
