@@ -58,6 +58,7 @@ done
 [[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ && ! "${LR:-1}" =~ ^[0.]+([eE]|$) ]] || mistake "LR=$LR is no positive number; correct it"
 [[ "${DRY_RUN:-0}" =~ ^[01]$ ]] || mistake "DRY_RUN=$DRY_RUN; give 1, or leave it out to train"
 mkdir -p "$OUT_DIR" || mistake "OUT_DIR=$OUT_DIR cannot be made; give another OUT_DIR"
+(: >>"$OUT_DIR/.lock") 2>/dev/null || mistake "OUT_DIR=$OUT_DIR cannot be written to; give another OUT_DIR"
 if command -v flock >/dev/null; then # held until this script and what it started have ended
   exec 9>"$OUT_DIR/.lock"
   flock -n 9 || mistake "another run is at work in OUT_DIR=$OUT_DIR; wait for it, or give another OUT_DIR"

@@ -100,6 +100,13 @@ def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variab
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+def test_a_folder_that_cannot_be_written(glue, encoder, tmp_path):
+    (tmp_path / ".lock").mkdir()  # a folder without write permission would not stop root
+    run = run_script("cola.sh", "--cpu", GLUE_DIR=str(glue), ENCODER=str(encoder), OUT_DIR=str(tmp_path))
+    message = f"error: OUT_DIR={tmp_path} cannot be written to; give another OUT_DIR\n"
+    assert (run.returncode, run.stderr) == (2, message)
+
+
 @pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
 def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
     settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path)}
