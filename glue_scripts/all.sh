@@ -21,7 +21,7 @@ mistake() {
 
 [[ -n "${GLUE_DIR:-}" ]] || mistake "GLUE_DIR is not set; give the folder that holds GLUE's folders"
 [[ -d "$GLUE_DIR" ]] || mistake "no such folder: GLUE_DIR=$GLUE_DIR; give the one that holds GLUE's folders"
-read -ra tasks <<<"${TASKS-}"
+mapfile -t tasks < <(grep -oE "[^[:space:]]+" <<<"${TASKS-}")  # words may stand on several lines
 if [[ -z "${TASKS+set}" ]]; then
   for task in "${known[@]}"; do [[ -d "$GLUE_DIR/$task" ]] && tasks+=("$task"); done
 fi

@@ -42,12 +42,12 @@ mistake() {
   exit 2
 }
 
-read -ra heads <<<"$HEAD"
+mapfile -t heads < <(grep -oE "[^[:space:]]+" <<<"$HEAD")  # words may stand on several lines
 ((${#heads[@]})) || mistake "HEAD is blank; give one or more of mgcrp, gcp, gap, cls"
 for head in "${heads[@]}"; do
   [[ "$head" =~ ^(mgcrp|gcp|gap|cls)$ ]] || mistake "HEAD=$head is no head; give one or more of mgcrp, gcp, gap, cls"
 done
-read -ra seeds <<<"$SEEDS"
+mapfile -t seeds < <(grep -oE "[^[:space:]]+" <<<"$SEEDS")
 ((${#seeds[@]})) || mistake "SEEDS is blank; give one or more whole numbers"
 for seed in "${seeds[@]}"; do
   [[ "$seed" =~ ^(0|[1-9][0-9]*)$ ]] || mistake "SEEDS=$seed is no whole number; give one or more"
@@ -55,8 +55,14 @@ done
 for name in MAX_EPOCH BATCH_SIZE; do
   [[ "${!name:-1}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is no positive whole number; correct it"
 done
-[[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ ]] || mistake "LR=$LR is no positive number; correct it"
+[[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ && ! "${LR:-1}" =~ ^[0.]+([eE]|$) ]] || mistake "LR=$LR is no positive number; correct it"
+[[ "${DRY_RUN:-0}" =~ ^[01]$ ]] || mistake "DRY_RUN=$DRY_RUN; give 1, or leave it out to train"
 mkdir -p "$OUT_DIR" || mistake "OUT_DIR=$OUT_DIR cannot be made; give another OUT_DIR"
+(: >>"$OUT_DIR/.lock") 2>/dev/null || mistake "OUT_DIR=$OUT_DIR cannot be written to; give another OUT_DIR"
+if command -v flock >/dev/null; then # held until this script and what it started have ended
+  exec 9>"$OUT_DIR/.lock"
+  flock -n 9 || mistake "another run is at work in OUT_DIR=$OUT_DIR; wait for it, or give another OUT_DIR"
+fi
 
 say() { printf '\n== %s\n' "$*"; }
 

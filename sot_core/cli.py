@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -24,17 +25,28 @@ class UsageError(ValueError):
 def run_main(main: Callable[[], int | None]) -> None:
     """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
 
-    A path that cannot be read or written is a mistake that the user can mend, too.
+    A path that cannot be read or written is a mistake that the user can mend, too, and so is a full disk. Ctrl-C ends
+    with status 130, as shells have it, and without a traceback.
     """
     try:
-        sys.exit(main() or 0)
+        status = main() or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what fails here would be a traceback at the end of the interpreter
+        sys.exit(status)
     except UsageError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe (``| head``) has gone: not our error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
     except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sys.stderr.write(f"error: {error.strerror}: the output, or a temporary file; make room\n")
+            _drop_output()
+            sys.exit(2)
         if error.filename is None:
             raise
         where = os.path.abspath(os.fsdecode(error.filename))
@@ -42,10 +54,23 @@ def run_main(main: Callable[[], int | None]) -> None:
         sys.exit(2)
 
 
+def _drop_output() -> None:
+    """Send what is still to be written to nowhere: the interpreter would try again and fail at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it becomes ``path`` when the block ends well and is removed when not."""
+    """Yield a temporary path beside ``path``; it becomes ``path`` when the block ends well and is removed when not.
+
+    A device or a pipe (``/dev/stdout``, ``/dev/null``) is written as it is, for a file must not take its place.
+    """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder where a file is to be written", str(target))
+    if target.exists() and not target.is_file():
+        yield target
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)

@@ -24,7 +24,7 @@ from sot_text.glue import GlueTask, SplitFile
 from sot_text.labels import class_indices, labels_of, regression_targets
 from sot_text.tsv import TsvTable, read_tsv
 
-__all__ = ["write_data"]
+__all__ = ["find_data", "write_data"]
 
 Encoded = list[tuple[np.ndarray, np.ndarray]]  # for each input the ids of all texts, and the number of ids of each text
 
@@ -56,7 +56,7 @@ def write_data(
         UsageError: If a file is missing or malformed, or an option cannot be. Nothing is written then.
     """
     output = Path(output_dir).resolve()
-    data = _find_data(task, Path(data_dir))
+    data = find_data(task, Path(data_dir))
     _check_output(output, data)
     specials = 2 if task.num_inputs == 1 else 2 + encoder.subwords.separators
     if max_length is not None and max_length < specials + task.num_inputs:
@@ -85,7 +85,12 @@ def write_data(
     return header
 
 
-def _find_data(task: GlueTask, data_dir: Path) -> Path:
+def find_data(task: GlueTask, data_dir: Path) -> Path:
+    """Find the folder of a task's TSV files: `data_dir`, or the one in it with the task's name.
+
+    Raises:
+        UsageError: If neither has the train file.
+    """
     first = task.splits[0].file
     for folder in (data_dir, data_dir / task.name):
         if (folder / first).is_file():

@@ -202,7 +202,15 @@ class SentencePredictor:
             if output is None:
                 output = torch.empty(len(order), logits.shape[-1])
             output[torch.from_numpy(rows)] = logits.float().cpu()
-        return torch.empty(0, self.task.cfg.num_classes) if output is None else output
+        if output is None:
+            return torch.empty(0, self.task.cfg.num_classes)
+        if not output.isfinite().all():
+            rows = int((~output.isfinite()).any(dim=-1).sum())
+            raise UsageError(
+                f"the outputs of {rows} of {len(output)} rows are not finite: the checkpoint; its training has failed, "
+                "train with a lower --lr"
+            )
+        return output
 
 
 def _listed(sentences: Sequence[Sentence]) -> list[Sentence]:

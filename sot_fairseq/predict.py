@@ -25,6 +25,7 @@ import argparse
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -107,6 +108,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def _check_options(args: argparse.Namespace) -> None:
     if args.text_columns and args.task:
         raise UsageError("--text-columns beside --task: the command line; leave one out")
+    if args.input == "-" and sys.stdin is None:
+        raise UsageError("standard input is closed: the command line; name a file, or send lines in")
+    for option, path in (("--output", args.output), ("--submission", args.submission)):
+        if path and os.path.isfile(path) and os.path.exists(args.input) and os.path.samefile(path, args.input):
+            raise UsageError(f"{option} would replace the input: {os.path.abspath(path)}; choose another")
     if args.input == "-":
         given = [name for name in ("task", "text_columns", "submission") if getattr(args, name) is not None]
         if given:

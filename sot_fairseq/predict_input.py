@@ -61,7 +61,16 @@ def read_task_file(path: Path, task: GlueTask, optional: Sequence[str] = ()) -> 
         UsageError: If the file has none of the task's layouts, or is malformed; the message names the line.
     """
     split = next((split for split in task.splits if split.file == path.name), None) or _layout_of(path, task)
-    return read_tsv(path, split.text_columns, split.header, optional), split.text_columns
+    if split.header is None:
+        return read_tsv(path, split.text_columns, None, optional), split.text_columns
+    table = read_tsv(path, (*split.text_columns, split.label_column), split.header, optional)
+    first = table.columns.pop(split.label_column)[0]
+    if first not in task.labels:  # the header line of another layout with as many columns
+        raise UsageError(
+            f"no label of {task.name}, {first!r}: {path.absolute()} line 1, column {split.label_column!r}; give a file "
+            "of the task, or name its text columns with --text-columns"
+        )
+    return table, split.text_columns
 
 
 def _layout_of(path: Path, task: GlueTask) -> SplitFile:

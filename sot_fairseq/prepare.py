@@ -5,7 +5,8 @@ r"""Everything of a run but the training: find the encoder, preprocess the data,
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
 ``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
-of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else.
+of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else, but not before what
+tells the trainings apart (``--seed``, ``--save-dir``, the head).
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any
 
 from sot_core.cli import UsageError, atomic_file, run_main
 from sot_fairseq import preprocess
+from sot_fairseq.binarize import find_data
 from sot_fairseq.encoders import find
 from sot_fairseq.header import DataHeader
 from sot_fairseq.recipe import train_command, words_of_the_recipe
-from sot_text.glue import get_task
+from sot_text.download import sha256_of
+from sot_text.glue import GlueTask, get_task
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
 
 __all__ = ["RUN_FILE", "main"]
@@ -39,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     args, words = _parser().parse_args(arguments[:end]), arguments[end + 1 :]
     output = args.output_dir
+    _check_words(words, args.heads)
+    _check_numbers(args)
     values = _hyperparameters(args, words)
     run = {"task": get_task(args.task).name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
+    run["data"] = _checksums(get_task(args.task), args.data_dir)
     _check_same_run(output, run)
     with atomic_file(output / RUN_FILE) as path:
         path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
@@ -84,16 +90,49 @@ def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperpar
     return dataclasses.replace(values, **given)
 
 
+def _check_numbers(args: argparse.Namespace) -> None:
+    for name in ("lr", "batch_size", "max_epoch"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+    for seed in args.seeds:
+        if not 0 <= seed < 2**32:  # what numpy takes
+            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
+
+
+def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
+    """Refuse words that would make the trainings of several heads or seeds one and the same."""
+    own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
+    given = {word.partition("=")[0] for word in words}
+    for option in own:
+        if option in given:
+            raise UsageError(f"{option} would hold for every training: the further words; give {own[option]}")
+    if "--head-fusion" in given and "cls" in heads:
+        raise UsageError("--head-fusion would replace the head cls: the further words; leave cls out of --heads (HEAD)")
+
+
+def _checksums(task: GlueTask, data_dir: Path) -> dict[str, str]:
+    """Checksums of the train and dev files."""
+    files = [find_data(task, data_dir) / split.file for split in task.splits if not split.is_test]
+    return {file.name: sha256_of(file) for file in files if file.is_file()}
+
+
 def _check_same_run(output: Path, run: dict[str, Any]) -> None:
     """Refuse a folder that another run's checkpoints are in: its results are neither mixed with these nor lost."""
     file = output / RUN_FILE
     if not any(output.glob("*/seed-*/checkpoint_*.pt")):
         return
-    old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    names = [name for name in run if name != "source" and old.get(name) != run[name]]
-    if names:
-        differing = ", ".join(f"{name} {old.get(name)}, now {run[name]}" for name in names)
-        raise UsageError(f"the folder holds a run with other settings ({differing}): {output}; give another OUT_DIR")
+    try:
+        old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise UsageError(f"not a JSON file ({error}): {file.absolute()}; give another OUT_DIR") from None
+    names = [name for name in run if name not in ("source", "data") and old.get(name) != run[name]]
+    differing = [f"{name} {old.get(name)}, now {run[name]}" for name in names]
+    differing += ["the data files"] if old.get("data", run["data"]) != run["data"] else []
+    if differing:
+        raise UsageError(
+            f"the folder holds a run with other settings ({', '.join(differing)}): {output}; give another OUT_DIR"
+        )
 
 
 def _say(text: str) -> None:

@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
 def _seed(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text}")
+    if int(text) >= 2**64:  # what torch takes
+        raise argparse.ArgumentTypeError(f"must be below {2**64}, got {text}")
     return int(text)
 
 

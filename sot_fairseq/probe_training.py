@@ -172,6 +172,8 @@ def _loss(logits: Tensor | tuple[Tensor, ...], targets: Tensor, regression: bool
 def _evaluate(head: nn.Module, split: ProbeSplit, data: ProbeData) -> dict[str, float]:
     """Metrics over a whole split in percent."""
     logits = predict(head, split.states)
+    if not logits.isfinite().all():
+        raise UsageError("the head's outputs are not finite after an epoch: the training; give a lower --lr")
     predictions = (logits[:, 0] if data.regression else logits.argmax(dim=-1)).numpy()
     targets = split.targets.numpy()
     return {name: 100.0 * METRICS[name](predictions, targets, data.num_classes) for name in data.metrics}

@@ -47,7 +47,8 @@ def collect(out_dir: Path) -> dict[str, Any]:
     header = DataHeader.load(out_dir / "data")
     splits = {name: counts for name, counts in header.splits.items() if name.startswith("valid") and counts.labelled}
     heads: dict[str, Any] = {}
-    folders = [path.parent for path in out_dir.glob("*/seed-*/checkpoint_best.pt")]
+    found = [path.parent for path in out_dir.glob("*/seed-*/checkpoint_best.pt")]
+    folders = [path for path in found if path.name[5:].isdecimal()]  # not a copy, seed-1.old
     for folder in sorted(folders, key=lambda path: (path.parent.name, int(path.name[5:]))):
         predictor = from_pretrained(folder, "checkpoint_best.pt")
         metrics = {
@@ -83,6 +84,8 @@ def read_saved(out_dir: Path) -> dict[str, Any]:
         raise UsageError(f"no {RESULTS}: {out_dir.absolute()}; leave out --saved, or run the script again") from None
     except ValueError as error:
         raise UsageError(f"not a JSON file ({error}): {path.absolute()}; leave out --saved") from None
+    if not (isinstance(content, dict) and {"task", "heads"} <= content.keys()):
+        raise UsageError(f"no results of this command: {path.absolute()}; leave out --saved")
     return content
 
 
@@ -141,11 +144,13 @@ def main() -> None:
     parser.add_argument("--saved", action="store_true", help="print the results.json there are, evaluate nothing")
     args = parser.parse_args()
     runs = {}
-    for out_dir in args.out_dir:
-        runs[out_dir.name] = read_saved(out_dir) if args.saved else collect(out_dir)
+    names = [out_dir.resolve().name for out_dir in args.out_dir]
+    for name, out_dir in zip(names, args.out_dir, strict=True):
+        run = read_saved(out_dir) if args.saved else collect(out_dir)
+        runs[name if names.count(name) == 1 else str(out_dir)] = run
         if not args.saved:
             with atomic_file(out_dir / RESULTS) as path:
-                path.write_text(json.dumps(runs[out_dir.name], indent=2) + "\n", encoding="utf-8")
+                path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
     print(table(runs))  # noqa: T201
     if not args.saved:
         print("\nwrote", ", ".join(str(out_dir / RESULTS) for out_dir in args.out_dir))  # noqa: T201

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
+from filelock import FileLock, Timeout
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -95,8 +96,16 @@ class Sweep:
             sampler_seed: Its random seed.
 
         Raises:
-            UsageError: If the first trial fails, or the sampler cannot do with the parameters.
+            UsageError: If the first trial fails, the sampler cannot do with the parameters, or another process is at
+                work in the folder.
         """
+        try:
+            with FileLock(self.folder / ".lock", timeout=0):
+                self._run(trials, sampler, sampler_seed)
+        except Timeout:
+            raise UsageError(f"another process runs this sweep: {self.folder.absolute()}; wait for it") from None
+
+    def _run(self, trials: int, sampler: str, sampler_seed: int) -> None:
         study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(self.folder / "study.log"))),
             study_name="sweep",
@@ -199,9 +208,10 @@ class Sweep:
 
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:
-    for word, following in zip(reversed(words[:-1]), reversed(words[1:]), strict=True):
+    for number in reversed(range(len(words))):
+        word, equals, value = words[number].partition("=")
         if word == option:
-            return following
+            return value if equals else next(iter(words[number + 1 :]), None)
     return None
 
 

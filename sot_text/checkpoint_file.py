@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,6 +79,8 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
                 f"the file needs {refused[1]}, which safe loading refuses: {where}; save it again with tensors and "
                 "plain values alone, or give a .safetensors of the same model to python -m sot_fairseq.convert"
             ) from None
+        raise UsageError(f"not a checkpoint: {where}; give a PyTorch or safetensors file") from None
+    except (IndexError, AttributeError, TypeError, struct.error):  # text that looks like the commands of a pickle
         raise UsageError(f"not a checkpoint: {where}; give a PyTorch or safetensors file") from None
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
         reason = str(error).split(".")[0] or "it ends too early"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
@@ -45,7 +46,7 @@ def check_labels(labels: Sequence[str], where: str) -> tuple[str, ...]:
     for label in labels:
         if label != label.strip() or not label or "\r" in label or "\n" in label:
             raise UsageError(f"{label!r} is no label: {where}; give each sample a label without blanks around it")
-        if label in (*SPECIALS, MASK):
+        if label in (*SPECIALS, MASK) or re.fullmatch(r"madeupword\d{4}", label):  # fairseq's fillers
             raise UsageError(f"fairseq keeps {label!r} for itself: {where}; rename the label")
         if labels.count(label) > 1:
             raise UsageError(f"{label!r} is repeated: {where}; name each label once")

@@ -44,9 +44,11 @@ def submission_path(path: str | os.PathLike[str], task: GlueTask, source: Path) 
     A path that does not exist is a folder unless it ends in ``.tsv``. `source` is the file predicted.
 
     Raises:
-        UsageError: as :func:`submission_name`.
+        UsageError: if `source` is the task's train or dev file, and as :func:`submission_name`.
     """
     path = Path(path)
+    if any(source.name == split.file for split in task.splits if not split.is_test):
+        raise UsageError(f"not a test file by its name: {source}; a submission is of GLUE's test file")
     if path.suffix == ".tsv" and not path.is_dir():
         return path
     return path / submission_name(task, source)

@@ -1,5 +1,6 @@
 """The scripts of glue_scripts from start to end, on files in GLUE's layout and a tiny BERT made here."""
 
+import fcntl
 import json
 import os
 import re
@@ -64,7 +65,7 @@ def test_data_to_results(glue, encoder, tmp_path):
     assert table[0][:14] == ["|", "out", "dir", "|", "CoLA", "|", "dev", "|", "mcc", "|", "mgcrp", "|", "2", "|"]
     assert (out / "mgcrp" / "seed-1" / "checkpoint_best.pt").exists()
 
-    again = run_script("cola.sh", "--cpu", "--seed", "9", *SMALL_HEAD, HEAD="mgcrp", **settings)
+    again = run_script("cola.sh", "--cpu", "--clip-norm", "9", *SMALL_HEAD, HEAD="mgcrp", **settings)
     assert again.returncode == 2
     assert "holds a run with other settings" in again.stderr
     assert json.loads((out / "results.json").read_text()) == results
@@ -78,6 +79,10 @@ def test_data_to_results(glue, encoder, tmp_path):
         ({"HEAD": " "}, (), "error: HEAD is blank; give one or more of mgcrp, gcp, gap, cls"),
         ({"SEEDS": " "}, (), "error: SEEDS is blank; give one or more whole numbers"),
         ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
+        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is no whole number"),
+        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is no head"),
+        ({"DRY_RUN": "yes"}, (), "error: DRY_RUN=yes; give 1, or leave it out to train"),
+        ({"LR": "0.0"}, (), "error: LR=0.0 is no positive number"),
         ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
         ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
         ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
@@ -93,6 +98,24 @@ def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variab
     assert message in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_folder_that_cannot_be_written(glue, encoder, tmp_path):
+    (tmp_path / ".lock").mkdir()  # a folder without write permission would not stop root
+    run = run_script("cola.sh", "--cpu", GLUE_DIR=str(glue), ENCODER=str(encoder), OUT_DIR=str(tmp_path))
+    message = f"error: OUT_DIR={tmp_path} cannot be written to; give another OUT_DIR\n"
+    assert (run.returncode, run.stderr) == (2, message)
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
+def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path)}
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = run_script("cola.sh", "--cpu", **settings)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == f"error: another run is at work in OUT_DIR={tmp_path}; wait for it, or give another OUT_DIR\n"
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_corrected_mistake_may_use_the_same_folder(glue, encoder, tmp_path):
@@ -158,6 +181,7 @@ def test_a_set_of_tasks_goes_on_after_a_failure(glue, encoder, tmp_path):
         ({"GLUE_DIR": "/dev"}, "error: no task: TASKS is blank, or /dev has no folder of a task"),
         ({"TASKS": " "}, "error: no task: TASKS is blank"),
         ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is no task; give some of CoLA RTE SST-2 MNLI"),
+        ({"TASKS": "CoLA\nSST2"}, "error: TASKS=SST2 is no task"),
     ],
 )
 def test_mistakes_in_a_set_of_tasks(glue, tmp_path, variables, message):

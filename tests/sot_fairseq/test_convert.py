@@ -239,6 +239,7 @@ def write_pickle(content):
 
 WRONG_FILES = {
     "empty": (write_bytes(b""), "the file is empty: {path}"),
+    "tsv": (write_bytes(b"t\tl\na\tx\nb\ty"), "not a checkpoint: {path}"),
     "html": (write_bytes(b"<!DOCTYPE html><html>404</html>"), "not a checkpoint: {path}"),
     "lfs": (
         write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0"),

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 
 import pytest
 import torch
@@ -123,6 +124,24 @@ def test_the_head_values_of_the_table_are_for_mgcrp_alone(glue, encoder, tmp_pat
     assert ["--seed 3 " in commands["gap"][0], "--seed 4 " in commands["gap"][1]] == [True, True]
 
 
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--seed", "9"], r"--seed would hold for every training: the further words; give --seeds \(SEEDS\)"),
+        (["--save-dir=x"], "--save-dir would hold for every training"),
+        (["--head-pooling", "gcp"], "--head-pooling would hold for every training"),
+        (["--head-fusion", "words"], "--head-fusion would replace the head cls"),
+    ],
+)
+def test_words_that_would_make_all_trainings_the_same(glue, encoder, tmp_path, words, message):
+    data = ["--task", "WNLI", "--encoder", str(encoder), "--data-dir", str(glue), "--output-dir", str(tmp_path / "out")]
+    with pytest.raises(UsageError, match=message):
+        prepare.main([*data, "--heads", "mgcrp", "cls", "--seeds", "1", "2", "--", *words])
+    assert not (tmp_path / "out").exists()
+    command = prepare_run(glue, encoder, tmp_path / "out", "WNLI", "--head-fusion", "words")  # mgcrp alone
+    assert command[-2:] == ["--head-fusion", "words"]
+
+
 def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     prepare_run(glue, encoder, tmp_path, "WNLI")
     old = json.loads((tmp_path / "run.json").read_text())
@@ -132,3 +151,39 @@ def test_another_run_needs_another_folder(glue, encoder, tmp_path):
     with pytest.raises(UsageError, match=r"other settings \(lr 0.1, now 2e-05\): .*; give another OUT_DIR"):
         prepare_run(glue, encoder, tmp_path, "WNLI")
     assert json.loads((tmp_path / "run.json").read_text()) == old | {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--seeds", "-1"), ("--seeds", "4294967296"), ("--lr", "nan"), ("--batch-size", "0"), ("--max-epoch", "0")],
+)
+def test_numbers_that_cannot_be(glue, encoder, tmp_path, words):
+    with pytest.raises(UsageError, match=f"{words[0]} {words[1]}; "):
+        prepare_run(glue, encoder, tmp_path / "out", "WNLI", options_=words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_of_a_training_is_no_result(glue, encoder, tmp_path):
+    prepare_run(glue, encoder, tmp_path, "WNLI")
+    copy = tmp_path / "mgcrp" / "seed-1.old"
+    copy.mkdir()
+    (copy / "checkpoint_best.pt").touch()
+    with pytest.raises(UsageError, match=r"no <head>/seed-<n>/checkpoint_best\.pt"):
+        collect(tmp_path)
+
+
+def test_a_run_does_not_go_on_with_other_data(glue, encoder, tmp_path):
+    data, output = tmp_path / "glue", tmp_path / "out"
+    shutil.copytree(glue / "WNLI", data / "WNLI")
+    prepare_run(data, encoder, output, "WNLI")
+    (output / "mgcrp" / "seed-1" / "checkpoint_last.pt").touch()
+    prepare_run(data.rename(tmp_path / "moved"), encoder, output, "WNLI")  # the same files elsewhere
+    binary = (output / "data" / "input0" / "train.bin").read_bytes()
+    train = tmp_path / "moved" / "WNLI" / "train.tsv"
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match=r"other settings \(the data files\): .*; give another OUT_DIR"):
+        prepare_run(tmp_path / "moved", encoder, output, "WNLI")
+    assert (output / "data" / "input0" / "train.bin").read_bytes() == binary
+    (output / "run.json").write_text("{")
+    with pytest.raises(UsageError, match="not a JSON file"):
+        prepare_run(tmp_path / "moved", encoder, output, "WNLI")

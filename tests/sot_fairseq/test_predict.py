@@ -137,6 +137,9 @@ def test_cola_has_a_header_line_in_its_test_file_only(model, run, tmp_path):
         assert run(model, tmp_path / f"{name}.tsv", "--task", "CoLA") == expected
         (tmp_path / f"{name}.tsv").rename(tmp_path / f"my_{name}.tsv")
         assert run(model, tmp_path / f"my_{name}.tsv", "--task", "CoLA") == expected
+    write_rows(tmp_path / "dev.tsv", ("index", "sentence1", "sentence2", "label"), [("0", "the cat", "not", "1")])
+    with pytest.raises(UsageError, match=r"no label of CoLA, 'sentence1': .*dev.tsv line 1, column 'label'"):
+        run(model, tmp_path / "dev.tsv", "--task", "CoLA")  # four columns, too
 
 
 @pytest.mark.parametrize("part, name", [("matched", "MNLI-m.tsv"), ("mismatched", "MNLI-mm.tsv")])
@@ -220,11 +223,34 @@ def test_options_that_cannot_work(model, run, words, message, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_gives_no_numbers(model):
+    predictor = sot_fairseq.from_pretrained(model)
+    with torch.no_grad():
+        next(predictor.model.classification_heads.parameters()).fill_(float("nan"))
+    for use in (lambda: predictor.predict(["the cat", "a dog"]), predictor.evaluate):
+        with pytest.raises(UsageError, match=r"the outputs of (2 of 2|23 of 23) rows are not finite"):
+            use()
+
+
+def test_an_output_in_place_of_the_input(model, run, tmp_path, monkeypatch):
+    write_rows(tmp_path / "dev.tsv", ("sentence",), [("the cat",)])
+    (tmp_path / "link.tsv").symlink_to("dev.tsv")
+    for option in ("--output", "--submission"):
+        with pytest.raises(UsageError, match=f"{option} would replace the input: .*link.tsv; choose another"):
+            run(model, tmp_path / "dev.tsv", "--text-columns", "sentence", option, tmp_path / "link.tsv")
+    assert (tmp_path / "dev.tsv").read_text() == "sentence\nthe cat\n"
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        predict.main([str(model)])
+
+
 def test_submissions_that_the_server_would_refuse(model, mnli, run, tmp_path):
     tsv, _, folder = mnli
     (tmp_path / "renamed.tsv").write_bytes((tsv / "test_matched.tsv").read_bytes())
     with pytest.raises(UsageError, match=r"neither matched nor mismatched by its name: .*renamed.tsv"):
         run(folder, tmp_path / "renamed.tsv", "--submission", tmp_path / "out")
+    with pytest.raises(UsageError, match=r"not a test file by its name: .*dev_matched.tsv"):
+        run(folder, tsv / "dev_matched.tsv", "--submission", tmp_path / "out")
     write_rows(tmp_path / "test.tsv", ("index", "sentence"), [("0", "the cat")])
     with pytest.raises(UsageError, match="the model predicts bad, good, a submission of SST-2 has 0, 1"):
         run(model, tmp_path / "test.tsv", "--task", "SST-2", "--submission", tmp_path / "out")

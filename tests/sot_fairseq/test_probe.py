@@ -339,6 +339,9 @@ def test_usage_errors(run, glue, tmp_path, monkeypatch, capsys):
         run(which="tinylm")
     assert not (tmp_path / "empty").exists()
     with pytest.raises(SystemExit):
+        run("--seeds", "18446744073709551616")
+    assert "--seeds: must be below 18446744073709551616" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         run("--seeds", "-1")
     assert "--seeds: must be a whole number, got -1" in capsys.readouterr().err
     write_rows(tmp_path / "own" / "train.tsv", ("sentence", "label"), [("the cat", "1"), ("a mat", "0")])
@@ -360,3 +363,8 @@ def test_mistakes_are_one_line_and_status_2(tmp_path):
     assert run.returncode == 2, run.stderr
     assert run.stderr.startswith("error: no such encoder: tinylm is neither a name nor a path")
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_head_that_breaks_in_its_last_update_has_no_metrics(run):
+    with pytest.raises(UsageError, match=r"^cls, seed 1: the head's outputs are not finite after an epoch"):
+        run("--heads", "cls", "--lr", "1e38", "--epochs", "1", "--batch-size", "1000")

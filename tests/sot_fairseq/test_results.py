@@ -73,6 +73,21 @@ def test_saved_results_are_printed_without_evaluation(tmp_path, monkeypatch, cap
     (tmp_path / "rte" / "results.json").write_text("{")
     with pytest.raises(UsageError, match=r"not a JSON file .*leave out --saved"):
         results.main()
+    (tmp_path / "rte" / "results.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"no results of this command: .*leave out --saved"):
+        results.main()
     (tmp_path / "rte" / "results.json").unlink()
     with pytest.raises(UsageError, match=r"no results\.json: .*leave out --saved"):
         results.main()
+
+
+def test_runs_of_the_same_name_are_all_in_the_table(tmp_path, monkeypatch, capsys):
+    folders = [tmp_path / name for name in ("old/rte", "new/rte", "cola")]
+    for folder, encoder in zip(folders, ("roberta.large", "roberta.base", "minilm"), strict=True):
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps(run_of(encoder, heads=["cls"])))
+    monkeypatch.setattr(sys, "argv", ["results", "--saved", *map(str, folders)])
+    results.main()
+    rows = cells(capsys.readouterr().out)
+    names = [str(folders[0]), str(folders[1]), "cola"]
+    assert [(row["run"], row["reported"]) for row in rows] == list(zip(names, ("86.60", "77.60", "-"), strict=True))

@@ -11,6 +11,7 @@ import subprocess
 import optuna
 import pytest
 import torch
+from filelock import FileLock
 
 from sot_core.cli import UsageError
 from sot_fairseq import sweep
@@ -184,3 +185,14 @@ def test_a_command_that_cannot_be_searched_is_refused(trainings, tmp_path):
     sweep.main([*words, "--trials", "1", "--seeds", "1", "--", "DATA", *METRIC])
     with pytest.raises(UsageError, match="another sweep is in the folder"):
         sweep.main([*words, "--trials", "1", "--seeds", "1", "2", "--", "DATA", *METRIC])
+
+
+def test_two_processes_do_not_search_in_one_folder(trainings, tmp_path):
+    words = [str(tmp_path / "s"), "--param", "lr=1,2", "--trials", "1", "--seeds", "1"]
+    metric = ["--best-checkpoint-metric=accuracy", METRIC[-1]]
+    (tmp_path / "s").mkdir()
+    with FileLock(tmp_path / "s" / ".lock"), pytest.raises(UsageError, match=r"another process runs this sweep: .*/s;"):
+        sweep.main([*words, "--", "DATA", *metric])
+    assert not trainings
+    sweep.main([*words, "--", "DATA", *metric])
+    assert len(trainings) == 1

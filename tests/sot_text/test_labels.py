@@ -62,6 +62,7 @@ def test_unknown_label_names_line_and_value(value):
         (["a", ""], "'' is no label"),
         (["a", " b"], "' b' is no label"),
         (["a", "b\rc"], "is no label"),
+        (["a", "madeupword0001"], "fairseq keeps 'madeupword0001' for itself"),
         (["a", "<unk>"], "fairseq keeps '<unk>' for itself"),
         (["<mask>", "b"], "fairseq keeps '<mask>' for itself"),
         (["a", "b", "a"], "'a' is repeated"),
