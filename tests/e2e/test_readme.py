@@ -91,7 +91,7 @@ def test_the_steps_one_by_one(folder):
     output = run(folder, train)
     assert "backbone tensors" in output
     assert (folder / "rte-run" / "checkpoint_best.pt").exists()
-    example = block("from_pretrained")
+    example = block("sot_fairseq.from_pretrained")
     lines = run(folder, f"python -c {shlex.quote(example)}").splitlines()
     assert len(lines) == 1
     assert lines[0].split()[0] in ("entailment", "not_entailment")

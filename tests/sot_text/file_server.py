@@ -71,10 +71,10 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         cut = self.faults.cuts.pop(0) if self.faults.cuts else None
         part = body[start:] if cut is None else body[start : start + cut]
+        self.faults.log.append((self.path, asked, len(part)))  # before it is sent: the next request may overtake
         self._head(status, headers | {"Content-Length": len(body) - start})
         with contextlib.suppress(ConnectionError):
             self.wfile.write(part)
-        self.faults.log.append((self.path, asked, len(part)))
         while cut is not None and self.faults.stall.is_set():
             time.sleep(0.02)
         self.close_connection = True
