@@ -22,7 +22,8 @@ from sot_fairseq.truncation import longest_first, shorten
 from sot_text.dictionary import BOS, EOS, SPECIALS, write_dictionary
 from sot_text.glue import GlueTask, SplitFile
 from sot_text.labels import class_indices, labels_of, regression_targets
-from sot_text.tsv import TsvTable, read_tsv
+from sot_text.splits import read_split_file
+from sot_text.tsv import TsvTable
 
 __all__ = ["find_data", "write_data"]
 
@@ -69,7 +70,7 @@ def write_data(
         for split in task.splits:
             if split.is_test and not (data / split.file).exists():
                 continue
-            table = _read(task, split, data)
+            table = read_split_file(task, split, data)
             if not (task.labels or task.regression):
                 task = replace(task, labels=labels_of(table, split.label_column))
             labelled = _write_labels(task, split, table, folder / "label")
@@ -106,20 +107,6 @@ def _check_output(output: Path, data: Path) -> None:
         raise UsageError(f"the output would replace its own input: {output}; choose another --output-dir")
     if output.exists() and not (output.is_dir() and ((output / HEADER).is_file() or not any(output.iterdir()))):
         raise UsageError(f"not an older output of this command: {output}; choose another --output-dir or remove it")
-
-
-def _read(task: GlueTask, split: SplitFile, data: Path) -> TsvTable:
-    label = (split.label_column,)
-    table = read_tsv(
-        data / split.file,
-        columns=split.text_columns if split.is_test else split.text_columns + label,
-        header=split.header,
-        optional=label if split.is_test else (),
-        skip_malformed=task.skip_malformed and not split.is_test,
-    )
-    if table.skipped:
-        logger.warning("%s: %d malformed rows dropped, first line %d", table.path, len(table.skipped), table.skipped[0])
-    return table
 
 
 def _write_labels(task: GlueTask, split: SplitFile, table: TsvTable, folder: Path) -> bool:

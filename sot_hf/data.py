@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from sot_core.cli import UsageError
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile, custom_task, get_task
 from sot_text.labels import check_labels, class_indices, labels_of, regression_targets
+from sot_text.splits import read_split_file
 from sot_text.submission import INDEX_COLUMNS, submission_indices
-from sot_text.tsv import TsvTable, read_tsv
+from sot_text.tsv import read_tsv
 
 __all__ = ["TextDataset", "find_data", "read_split", "read_task", "task_with_labels", "row_indices"]
 
@@ -91,7 +92,7 @@ def task_with_labels(task: GlueTask, folder: Path, saved: Sequence[str] | None) 
         return task
     if (folder / task.splits[0].file).is_file():
         return dataclasses.replace(
-            task, labels=labels_of(_read(task, task.splits[0], folder), task.splits[0].label_column)
+            task, labels=labels_of(read_split_file(task, task.splits[0], folder), task.splits[0].label_column)
         )
     if saved is None:
         raise UsageError(f"no {task.splits[0].file} to tell the labels from: {folder.absolute()}; give --labels")
@@ -119,7 +120,7 @@ def read_split(
     Raises:
         UsageError: as :func:`sot_text.tsv.read_tsv`, and for a label that is none of the task's.
     """
-    table = _read(task, split, folder)
+    table = read_split_file(task, split, folder)
     targets = None
     if split.label_column in table.columns:
         if task.regression:
@@ -161,17 +162,3 @@ def _tokenize(
         raise UsageError(f"--max_seq_length {max_length} leaves no room beside special tokens; give more") from error
     names = list(batch)
     return [dict(zip(names, cells, strict=True)) for cells in zip(*(batch[name] for name in names), strict=True)]
-
-
-def _read(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
-    label = (split.label_column,)
-    table = read_tsv(
-        folder / split.file,
-        columns=split.text_columns if split.is_test else split.text_columns + label,
-        header=split.header,
-        optional=label if split.is_test else (),
-        skip_malformed=task.skip_malformed and not split.is_test,
-    )
-    if table.skipped:
-        logger.warning("%s: %d malformed rows dropped, first line %d", table.path, len(table.skipped), table.skipped[0])
-    return table
