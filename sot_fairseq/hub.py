@@ -18,6 +18,7 @@ from sot_core.cli import UsageError
 from sot_fairseq.checks import DESCRIPTION_FILES
 from sot_fairseq.data import SentenceDataset
 from sot_fairseq.header import HEADER, DataHeader
+from sot_fairseq.safe_loading import allow_fairseq_checkpoints
 from sot_fairseq.tokenization import TextEncoder
 from sot_text.checkpoint_file import read_fairseq_checkpoint
 from sot_text.metrics import compute_metrics
@@ -260,6 +261,7 @@ def from_pretrained(
         'entailment'
     """
     device = _find_device(device)
+    allow_fairseq_checkpoints()  # again: timm's loader, for one, forgets classes that were allowed before
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
     state = read_fairseq_checkpoint(checkpoint)
     if not state.get("cfg") or state["cfg"]["task"].get("_name") != "sentence_prediction_mgcrp":

@@ -1,5 +1,6 @@
 """`python -m sot_fairseq.evaluate`: metrics over whole dev sets, equal to those of scikit-learn and scipy."""
 
+import argparse
 import json
 import shutil
 
@@ -149,3 +150,11 @@ def test_a_model_that_predicts_one_class_is_named(corpus, data, tmp_path, caplog
     caplog.clear()
     sot_fairseq.from_pretrained(tmp_path / "run").evaluate()
     assert [record.message for record in caplog.records if "predictions" in record.message] == warnings[:1]
+
+
+def test_classes_that_another_library_forgot_are_allowed_again(trained):
+    _, _, folder = trained("QQP")
+    with torch.serialization.safe_globals([argparse.Namespace]):  # as in timm's loader
+        pass
+    assert argparse.Namespace not in torch.serialization.get_safe_globals()
+    assert sot_fairseq.from_pretrained(folder).labels == ["0", "1"]
