@@ -13,8 +13,9 @@ The input is one of
   name or else by its first line;
 * any TSV file with a header line and ``--text-columns``.
 
-The output goes to standard output or ``--output``: a TSV file with a header line, the label and one column of
-probabilities for each class, or with ``--json`` one JSON object a line. A regression gives the number alone.
+The output goes to standard output or ``--output``: the label and one column of probabilities for each class, in the
+model's order, with a header line if the input is a file; or with ``--json`` one JSON object a line. A regression gives
+the number alone. Lines of standard input give as many lines.
 ``--submission`` writes what GLUE's server takes, into a file or under GLUE's name into a folder, and nothing else
 unless ``--output`` or ``--json`` is given as well.
 """
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         submission = submission_path(args.submission, task, Path(args.input))
     labels: list[str | float] = []
     with _output(args.output, silent=submission is not None and not args.json) as stream:
-        if stream is not None and not args.json:
+        if stream is not None and table is not None and not args.json:
             stream.write("\t".join(["label", *predictor.labels] if predictor.labels else ["prediction"]) + "\n")
         for predictions in _predict(predictor, rows, args.batch_size):
             if stream is not None:
