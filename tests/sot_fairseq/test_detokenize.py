@@ -98,7 +98,7 @@ def test_training_and_prediction_see_the_same_text(tmp_path, monkeypatch, capsys
         predict.main([str(tmp_path / "run")])
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
-    assert outputs[0].count("\n") == len(LINES) + 1
+    assert outputs[0].count("\n") == len(LINES)
 
 
 def _tokens(predictor, data):
