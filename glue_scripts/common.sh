@@ -6,7 +6,7 @@
 # A script sets TASK and then sources this file. Variables from the environment:
 #
 #   GLUE_DIR       folder with GLUE's folders (RTE, CoLA, SST-2, ...); needed
-#   GPT2_BPE_DIR   folder with encoder.json, vocab.bpe and dict.txt; needed for RoBERTa and scratch encoders
+#   GPT2_BPE_DIR   folder with encoder.json, vocab.bpe and dict.txt, for RoBERTa and scratch encoders  [downloaded]
 #   ENCODER        what is fine-tuned: a name (minilm, roberta.base, ...), a path (a Hugging Face BERT folder, or a folder
 #                  with fairseq's model.pt and dict.txt), or scratch:<layers>x<dim>, a random one  [roberta.base]
 #   HEAD           one or more of mgcrp, gcp, gap, cls; cls is the framework's own head, the baseline  [mgcrp cls]
