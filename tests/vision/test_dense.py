@@ -249,6 +249,12 @@ class TestOurModels:
         assert [part.shape for part in output.logits] == [(3, 5), (3, 5)]
         assert TokenLabelLoss()(output, random_target()).isfinite()
 
+    def test_on_a_frozen_backbone(self):
+        model = build("sot_tiny").eval()
+        model.head.train()  # as --freeze-backbone leaves the modes
+        boxes = {model(image()).box for _ in range(20)}
+        assert len(boxes) > 3
+
     def test_bfloat16(self):
         with torch.autocast("cpu", torch.bfloat16):
             output = build("sot_tiny").train()(image())

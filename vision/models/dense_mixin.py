@@ -74,8 +74,8 @@ class DenseMixin(HeadMixin):
         return height, width
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...] | DenseOutput:
-        """Logits; in training with ``return_dense`` a `DenseOutput`."""
-        if self.training and self.return_dense and self.num_classes > 0:
+        """Logits; with ``return_dense`` a `DenseOutput` while the head is in training, also on a frozen backbone."""
+        if self.head.training and self.return_dense and self.num_classes > 0:
             return self.forward_dense(x, None, *args, **kwargs)
         return super().forward(x, *args, **kwargs)
 
@@ -86,7 +86,7 @@ class DenseMixin(HeadMixin):
 
         Args:
             x: Images (B, in_chans, H, W).
-            box: Patches to mix: top, left, bottom, right; None: with ``mix_token`` in training a random box, else none.
+            box: Patches to mix: top, left, bottom, right; None: with ``mix_token`` in training a random one, else none.
             attn_mask: As of timm's `VisionTransformer`.
             is_causal: As of timm's `VisionTransformer`.
 
@@ -97,7 +97,7 @@ class DenseMixin(HeadMixin):
             raise ValueError("the head classifies no patches: build the model with return_dense=True and with classes")
         grid = self.dense_grid(tuple(x.shape[-2:]))
         if box is None:
-            box = draw_box(grid, self.mix_alpha) if self.mix_token and self.training else (0, 0, 0, 0)
+            box = draw_box(grid, self.mix_alpha) if self.mix_token and self.head.training else (0, 0, 0, 0)
         x = self.norm_pre(self._pos_embed(swap_box(self.patch_embed(x), grid, box)))
         if attn_mask is not None or is_causal:
             for block in self.blocks:
