@@ -181,6 +181,12 @@ class TestEveryModel:
         assert not torch.allclose(masked.dense, model.forward_dense(x).dense)
 
 
+@pytest.mark.parametrize("name", [name for name in TIMMS if "distilled" not in name])  # that one always has positions
+def test_without_positions(name):
+    model = build(name, pos_embed="none").train()
+    assert model(image()).dense.shape == (3, 24, 5)
+
+
 @pytest.mark.parametrize("name", TIMMS)
 class TestTimmsTransformers:
     def test_mixing_is_a_swap_of_pixels(self, name):
@@ -201,12 +207,6 @@ class TestTimmsTransformers:
         layer = model.head.cls_fc if with_cls else model.head.word_fc
         logits = layer(model.fc_norm(pooled) if with_cls else model.fc_norm(pooled).mean(1))
         torch.testing.assert_close(model.forward_dense(x).logits, logits)
-
-    def test_without_positions(self, name):
-        if "distilled" in name:
-            pytest.skip("timm's distilled transformer always has positions")
-        model = build(name, pos_embed="none").train()
-        assert model(image()).dense.shape == (3, 24, 5)
 
     def test_attached_without_dense_output(self, name):
         model = vision.attach_head(timm.create_model(name, num_classes=5, img_size=SIZE, **VIT), **HEAD)
