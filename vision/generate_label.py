@@ -193,19 +193,25 @@ def _make(
         bad_images=BadImages(args.bad_images),
         indices=indices,
     )
-    queue, found = deque(numbers), {}
+    queue: deque[int] = deque(numbers)
+    found: dict[int, LabelMap] = {}
+
+    def finish_part() -> None:
+        parts.write(queue.popleft(), found)
+        found.clear()
+
     with tqdm(total=len(indices), unit="image", leave=False, disable=None if args.rank == 0 else True) as bar:
         for images, positions in loader:
             bar.update(len(images))
             maps = _checked_maps(teacher.label(images), positions.tolist(), source) if len(images) else ()
             for index, label_map in maps:
-                while index not in parts.images(queue[0]):
-                    parts.write(queue.popleft(), found)
-                    found = {}
+                while index not in parts.images(queue[0]):  # the last images of the part were bad
+                    finish_part()
                 found[index] = label_map
-    for part in queue:
-        parts.write(part, found)
-        found = {}
+                if index == parts.images(queue[0])[-1]:
+                    finish_part()
+    while queue:
+        finish_part()
 
 
 def _checked_maps(maps: LabelMap, positions: Sequence[int], source: Source) -> Iterator[tuple[int, LabelMap]]:
