@@ -63,7 +63,7 @@ def _number(text: str, accept: Callable[[float], bool], kind: str) -> float:
     return value
 
 
-def add_source_options(parser: argparse.ArgumentParser, train: bool = False) -> None:
+def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val: bool = True) -> None:
     """Where training and validation find labelled images."""
     group = parser.add_argument_group("data")
     group.add_argument(
@@ -77,7 +77,8 @@ def add_source_options(parser: argparse.ArgumentParser, train: bool = False) -> 
     group.add_argument("--download", action="store_true", help="fetch CIFAR where it is missing")
     if train:
         group.add_argument("--train-split", default="train", help="folder of the training images; . for DIR itself")
-    group.add_argument("--val-split", default="val", help="folder of the validation images; . for DIR itself")
+    if val:
+        group.add_argument("--val-split", default="val", help="folder of the validation images; . for DIR itself")
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:

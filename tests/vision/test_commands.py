@@ -34,7 +34,9 @@ def test_training_from_another_folder(images, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("script", ["train", "validate", "predict", "check_data", "summary"])
+@pytest.mark.parametrize(
+    "script", ["train", "validate", "predict", "check_data", "summary", "generate_label", "check_label"]
+)
 def test_a_file_and_a_module(script, tmp_path, monkeypatch, capsys):
     """``python vision/SCRIPT.py`` from any folder, which puts its own on the path first, and ``python -m``."""
     path = REPOSITORY / "vision" / f"{script}.py"

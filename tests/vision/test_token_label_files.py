@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sot_core.cli import UsageError
-from vision.data.token_labels import LabelMap, check_complete, open_label_maps, write_label_maps
+from vision.data.token_labels import LabelMap, check_complete, open_label_maps, write_label_maps, write_torch_maps
 
 CLASSES = ["cat", "dog", "owl"]
 FILES = ["cat/0.png", "cat/1.png", "owl/2.jpeg"]
@@ -203,3 +203,37 @@ class TestWriter:
     def test_sizes_that_cannot_be(self, tmp_path, files, grid, top_k, message):
         with pytest.raises(ValueError, match=message), write_label_maps(tmp_path / "maps", CLASSES, files, grid, top_k):
             pass
+
+
+class TestTorchWriter:
+    def test_read_what_was_written(self, tmp_path):
+        content = [random_map() for _ in FILES]
+        with write_torch_maps(tmp_path / "torch", CLASSES, FILES, (2, 3), 2) as writer:
+            for index, label_map in enumerate(content):
+                writer.put(index, label_map)
+        files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt"))
+        assert files == ["torch/cat/0.pt", "torch/cat/1.pt", "torch/owl/2.pt"]
+        opened = open_label_maps(tmp_path / "torch", CLASSES)
+        for name, (scores, classes) in zip(FILES, content, strict=True):
+            assert opened.read(name).scores.equal(scores)
+            assert opened.read(name).classes.equal(classes)
+
+    @pytest.mark.parametrize("classes, files, message", [
+        ([str(index) for index in range(2050)], FILES, "2050 classes: half precision holds .* 2,048 alone"),
+        (CLASSES, ["a.png", "a.jpg"], "would share a file"),
+        (CLASSES, FILES, "3 of 3 label maps were not written"),
+    ])  # fmt: skip
+    def test_nothing_appears_after_an_error(self, tmp_path, classes, files, message):
+        with (
+            pytest.raises(ValueError, match=message),
+            write_torch_maps(tmp_path / "torch", classes, files, (2, 3), 2),
+        ):
+            pass
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind, ending", [("maps", "png"), ("torch_files", "pt")])
+def test_superfluous_maps(kind, ending, request):
+    opened = open_label_maps(request.getfixturevalue(kind)[0], CLASSES)
+    assert opened.superfluous(FILES) == []
+    assert opened.superfluous([FILES[0], FILES[2], "dog/9.png"]) == [f"cat/1.{ending}"]

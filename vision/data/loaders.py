@@ -160,6 +160,7 @@ def create_eval_loader(
     workers: int = 0,
     device: torch.device | str = "cpu",
     bad_images: BadImages | None = None,
+    indices: Sequence[int] | None = None,
 ) -> PrefetchLoader:
     """Batches in order, resized and cropped; over several processes each image comes once, with no padding.
 
@@ -172,8 +173,9 @@ def create_eval_loader(
         workers: Worker processes.
         device: Where the batches go.
         bad_images: What happens to unreadable images.
+        indices: The images to load; None: all of them.
     """
     dataset.transform = eval_transform(data_config)
-    sampler = range(rank, len(dataset), world_size)
+    sampler = (range(len(dataset)) if indices is None else indices)[rank::world_size]
     device, bad_images = torch.device(device), bad_images or BadImages()
     return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)

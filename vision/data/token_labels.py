@@ -33,7 +33,10 @@ from sot_core.cli import UsageError, atomic_folder
 from vision.data.classes import match_classes
 from vision.data.files import FileTree, open_tree
 
-__all__ = ["LabelMap", "LabelMaps", "LabelMapWriter", "open_label_maps", "write_label_maps"]
+__all__ = [
+    *("HALF_LIMIT", "LabelMap", "LabelMaps", "LabelMapWriter", "TorchMapWriter", "check_complete", "open_label_maps"),
+    *("torch_file", "write_label_maps", "write_torch_maps"),
+]
 
 FORMAT, VERSION = "token-label-maps", 1
 HALF_LIMIT = 2048  # the largest number up to which half precision holds all integers
@@ -63,6 +66,9 @@ class LabelMaps(Protocol):
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """The images that have no map."""
+
+    def superfluous(self, names: Sequence[str]) -> list[str]:
+        """The maps of other images."""
 
     def read(self, name: str) -> LabelMap:
         """The map of an image.
@@ -94,6 +100,9 @@ class FolderMaps:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self._place]
+
+    def superfluous(self, names: Sequence[str]) -> list[str]:
+        return sorted(self._place.keys() - set(names))
 
     def read(self, name: str) -> LabelMap:
         if name not in self._place:
@@ -138,10 +147,13 @@ class TorchFileMaps:
         self._shape = first.shape
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if _torch_file(name) not in self._files]
+        return [name for name in names if torch_file(name) not in self._files]
+
+    def superfluous(self, names: Sequence[str]) -> list[str]:
+        return sorted(self._files - {torch_file(name) for name in names})
 
     def read(self, name: str) -> LabelMap:
-        path = _torch_file(name)
+        path = torch_file(name)
         if path not in self._files:
             raise _no_map(name, self.where)
         content = self._load(path)
@@ -210,13 +222,7 @@ class LabelMapWriter:
             ValueError: for another shape than was announced, for classes out of range and scores that are not finite in
                 half precision.
         """
-        scores, classes = label_map.scores.detach().cpu().numpy().astype(np.float16), label_map.classes.cpu().numpy()
-        if not scores.shape == classes.shape == self._scores.shape[1:]:
-            raise ValueError(f"a label map of {scores.shape} and {classes.shape}, expected {self._scores.shape[1:]}")
-        if classes.min() < 0 or classes.max() >= self._num_classes:
-            raise ValueError(f"class index {classes.max()} of {self._num_classes} classes")
-        if not np.isfinite(scores).all():
-            raise ValueError("scores must be finite in half precision")
+        scores, classes = _checked_arrays(label_map, self._scores.shape[1:], self._num_classes)
         self._scores[index], self._classes[index], self._written[index] = scores, classes, True
 
     def finish(self) -> None:
@@ -225,8 +231,7 @@ class LabelMapWriter:
         Raises:
             ValueError: if a map was not put.
         """
-        if not self._written.all():
-            raise ValueError(f"{(~self._written).sum()} of {len(self._written)} label maps were not written")
+        _check_written(self._written)
         self._scores.flush()
         self._classes.flush()
 
@@ -248,13 +253,7 @@ def write_label_maps(
         ValueError: for sizes that are not positive, repeated names, a top-k above the number of classes, and, at the
             end, for maps that were not put.
     """
-    shape = (len(files), top_k, *grid)
-    if min(shape) < 1 or top_k > len(class_names):
-        raise ValueError(
-            f"cannot write {len(files)} maps of top-k {top_k} and grid {grid} for {len(class_names)} classes"
-        )
-    if len(set(files)) < len(files) or len(set(class_names)) < len(class_names):
-        raise ValueError("names of images and classes must not be repeated")
+    shape = _checked_shape(class_names, files, grid, top_k)
     header = {
         **{"format": FORMAT, "version": VERSION, "top_k": top_k, "grid": list(grid)},
         **{"classes": list(class_names), "files": list(files)},
@@ -266,7 +265,78 @@ def write_label_maps(
         writer.finish()
 
 
-def _torch_file(name: str) -> str:
+class TorchMapWriter:
+    """Writes the published files, see `write_torch_maps`."""
+
+    def __init__(self, folder: Path, num_classes: int, files: Sequence[str], shape: tuple[int, ...]) -> None:
+        self._folder, self._num_classes, self._shape = folder, num_classes, shape
+        self._files, self._written = [torch_file(name) for name in files], np.zeros(len(files), dtype=bool)
+
+    def put(self, index: int, label_map: LabelMap) -> None:
+        """As `LabelMapWriter.put`."""
+        arrays = _checked_arrays(label_map, self._shape[1:], self._num_classes)
+        path = self._folder / self._files[index]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(torch.from_numpy(np.stack([array.astype(np.float16) for array in arrays])), path)
+        self._written[index] = True
+
+    def finish(self) -> None:
+        """As `LabelMapWriter.finish`."""
+        _check_written(self._written)
+
+
+@contextlib.contextmanager
+def write_torch_maps(
+    root: str | os.PathLike[str], class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
+) -> Iterator[TorchMapWriter]:
+    """As `write_label_maps`, but one torch file an image, as published.
+
+    Raises:
+        ValueError: as `write_label_maps`; also for more classes than half precision can number, and for images that
+            would share a file.
+    """
+    shape = _checked_shape(class_names, files, grid, top_k)
+    if len(class_names) > HALF_LIMIT + 1:
+        raise ValueError(f"{len(class_names)} classes: half precision holds class numbers up to {HALF_LIMIT:,} alone")
+    if len({torch_file(name) for name in files}) < len(files):
+        raise ValueError("images whose names differ in their ending alone would share a file")
+    with atomic_folder(root) as folder:
+        writer = TorchMapWriter(folder, len(class_names), files, shape)
+        yield writer
+        writer.finish()
+
+
+def _checked_shape(
+    class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
+) -> tuple[int, ...]:
+    shape = (len(files), top_k, *grid)
+    if min(shape) < 1 or top_k > len(class_names):
+        raise ValueError(
+            f"cannot write {len(files)} maps of top-k {top_k} and grid {grid} for {len(class_names)} classes"
+        )
+    if len(set(files)) < len(files) or len(set(class_names)) < len(class_names):
+        raise ValueError("names of images and classes must not be repeated")
+    return shape
+
+
+def _checked_arrays(label_map: LabelMap, shape: tuple[int, ...], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    scores, classes = label_map.scores.detach().cpu().numpy().astype(np.float16), label_map.classes.cpu().numpy()
+    if not scores.shape == classes.shape == shape:
+        raise ValueError(f"a label map of {scores.shape} and {classes.shape}, expected {shape}")
+    if classes.min() < 0 or classes.max() >= num_classes:
+        raise ValueError(f"class index {classes.max()} of {num_classes} classes")
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite in half precision")
+    return scores, classes
+
+
+def _check_written(written: np.ndarray) -> None:
+    if not written.all():
+        raise ValueError(f"{(~written).sum()} of {len(written)} label maps were not written")
+
+
+def torch_file(name: str) -> str:
+    """The published path of an image's map, by its path in its split folder."""
     return str(PurePosixPath(name).with_suffix(".pt"))
 
 

@@ -1,0 +1,168 @@
+"""Check label maps against the images that they are for: ``python vision/check_label.py MAPS DIR``.
+
+Lists images without a map, maps without an image, classes out of range and scores that are not finite; exit status 1
+if there are any. Then how often a map agrees with the class of its image: maps of other images agree by chance alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from sot_core.cli import UsageError, run_main
+from vision.config_file import Parser, parse_args
+from vision.data import open_source
+from vision.data.token_labels import LabelMap, LabelMaps, open_label_maps
+from vision.device import default_workers
+from vision.options import add_source_options, non_negative_int
+
+_WEAK = 0.1  # of the way from chance to perfect agreement
+_MANY_NEGATIVE = 0.1  # of the places
+
+
+class _Reading(NamedTuple):
+    """What an image's map says, in the words and numbers that a loading process can hand over.
+
+    Attributes:
+        fault: What is wrong with it; nothing: an empty text.
+        best: The class with the largest mean score, a class that a place lacks counting 0 there.
+        named: Whether the class of the image is among those of any place.
+        negative: Share of the places whose best score is below 0.
+    """
+
+    fault: str
+    best: int = -1
+    named: bool = False
+    negative: float = 0.0
+
+
+class _Readings(Dataset[_Reading]):
+    def __init__(self, maps: LabelMaps, names: Sequence[str], targets: Sequence[int], num_classes: int) -> None:
+        self.maps, self.names, self.targets, self.num_classes = maps, names, targets, num_classes
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> _Reading:
+        try:
+            label_map = self.maps.read(self.names[index])
+        except UsageError as error:
+            return _Reading(str(error))
+        if not label_map.scores.isfinite().all():
+            return _Reading(f"scores that are not finite: {self.names[index]} in {self.maps.where}")
+        named = bool((label_map.classes == self.targets[index]).any())
+        negative = float((label_map.scores.amax(dim=0) < 0).float().mean())
+        return _Reading("", best_class(label_map, self.num_classes), named, negative)
+
+
+class Agreement(NamedTuple):
+    """Shares of images, 0 to 1.
+
+    Attributes:
+        images: Their number.
+        best: Images whose class is the map's best one.
+        chance: The same for maps of other images, drawn at random.
+        named: Images whose class is anywhere in the map.
+    """
+
+    images: int
+    best: float
+    chance: float
+    named: float
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the maps hardly agree more than by chance (Cohen's kappa below 0.1)."""
+        return self.best - self.chance < _WEAK * (1 - self.chance)
+
+
+def best_class(label_map: LabelMap, num_classes: int) -> int:
+    """The class with the largest mean score over all places, where a class that a place lacks has score 0."""
+    sums = torch.zeros(num_classes).index_add_(0, label_map.classes.flatten(), label_map.scores.float().flatten())
+    return int(sums.argmax())
+
+
+def agreement(best: np.ndarray, named: np.ndarray, targets: np.ndarray, num_classes: int) -> Agreement:
+    """How often maps agree with their images' classes.
+
+    Args:
+        best: (N,) each map's best class.
+        named: (N,) whether each map has the class of its image.
+        targets: (N,) each image's class.
+        num_classes: Classes.
+    """
+    shares = [np.bincount(values, minlength=num_classes) / len(targets) for values in (best, targets)]
+    hits = float((best == targets).mean())
+    return Agreement(len(targets), hits, float(shares[0] @ shares[1]), float(named.mean()))
+
+
+def check_parser() -> Parser:
+    """The parser of ``vision/check_label.py``."""
+    parser = Parser(prog="check_label.py", description="Check label maps against the images that they are for.")
+    parser.add_argument("maps", metavar="MAPS", help="the label maps: a folder, or a tar of the published files")
+    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
+    add_source_options(parser, train=True, val=False)
+    parser.add_argument(
+        "-j", "--workers", type=non_negative_int, help="reading processes; default: one a core, up to 8"
+    )
+    parser.set_defaults(config=None)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what is wrong, and how far maps and classes agree."""
+    args = parse_args(check_parser(), argv)
+    source = open_source(args.data_dir, args.train_split, args.dataset, args.download)
+    maps = open_label_maps(args.maps, source.class_names)
+    names = [source.key(index) for index in range(len(source.targets))]
+    absent = set(maps.missing(names))
+    faults = 0
+    for fault in (
+        *(f"no label map of {name}: {maps.where}" for name in names if name in absent),
+        *(f"a label map of no image: {name} in {maps.where}" for name in maps.superfluous(names)),
+    ):
+        faults += 1
+        print(fault)  # noqa: T201
+    present = np.array([index for index, name in enumerate(names) if name not in absent], dtype=np.int64)
+    targets = source.targets[present]
+    dataset = _Readings(maps, [names[index] for index in present], targets.tolist(), len(source.class_names))
+    loader = DataLoader(dataset, batch_size=None, num_workers=default_workers(args.workers))
+    best, named, negative = np.full(len(present), -1), np.zeros(len(present), bool), np.zeros(len(present))
+    for place, reading in enumerate(tqdm(loader, unit="map", leave=False, disable=None)):
+        best[place], named[place], negative[place] = reading.best, reading.named, reading.negative
+        if reading.fault:
+            faults += 1
+            print(reading.fault)  # noqa: T201
+    good = best >= 0
+    if good.any():
+        _print_figures(agreement(best[good], named[good], targets[good], len(source.class_names)), negative[good])
+    print(f"{faults} faults" if faults else "the label maps fit the images")  # noqa: T201
+    return 1 if faults else 0
+
+
+def _print_figures(found: Agreement, negative: np.ndarray) -> None:
+    print(  # noqa: T201
+        f"{found.images} maps: {found.best:.2%} have the image's class as their best one (by chance "
+        f"{found.chance:.2%}), {found.named:.2%} have it anywhere"
+    )
+    if found.is_weak:
+        print("that is hardly more than chance: the maps may be of other images, or in another order")  # noqa: T201
+    if negative.mean() > _MANY_NEGATIVE:
+        print(  # noqa: T201
+            f"{negative.mean():.2%} of the places have no score above 0, which is what a class counts that is not "
+            "there: make the maps with --scores centred"
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)
