@@ -68,7 +68,8 @@ def resolve_token_labeling(args: Namespace) -> None:
             "--no-mix-token, instead"
         )
     if not args.token_label:
-        given = [name.replace("_", "-") for name in _OPTIONS if getattr(args, name) not in (None, False)]
+        values = {name.replace("_", "-"): getattr(args, name) for name in _OPTIONS}
+        given = [name for name, value in values.items() if value is not None and value is not False]
         given += ["no-mix-token"] if args.mix_token is False else []
         if given:
             raise UsageError(f"--{given[0]} is for token labeling: add --token-label, or leave it out")
