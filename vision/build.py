@@ -16,7 +16,7 @@ from sot_core.cli import UsageError
 from vision.checkpoints import choose_weights, read_checkpoint
 from vision.models.attach import attach_head
 from vision.models.checkpoint import load_checkpoint
-from vision.models.head_mixin import HeadMixin
+from vision.models.head_mixin import DENSE_OPTIONS, HeadMixin
 from vision.models.probe import evaluating
 
 __all__ = [
@@ -57,6 +57,10 @@ def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[s
 def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Module:
     """The model of a recipe, see `model_recipe`.
 
+    ``return_dense``, ``mix_token`` and ``mix_alpha`` among the arguments are for any vision transformer; timm's gets
+    them from `attach_head`, without fields of a head with its own: one linear layer on the class token, or on the
+    average of the words.
+
     Args:
         recipe: Name, number of classes, arguments and fields of the head.
         pretrained: Start from timm's weights.
@@ -68,12 +72,15 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
     has_head = timm.model_entrypoint(name).__module__.startswith("vision.models.")
     if has_head and head:
         kwargs["head_config"] = head
+    dense = {} if has_head else {name: kwargs.pop(name) for name in DENSE_OPTIONS if name in kwargs}
+    if not head and (dense.get("return_dense") or dense.get("mix_token")):
+        head = {"fusion": "cls"}
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=recipe["num_classes"], **kwargs)
-        return model if has_head or not head else attach_head(model, head)
+        return model if has_head or not head else attach_head(model, head, **dense)
     except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
         raise UsageError(
-            f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs}, head {head}"
+            f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs | dense}, head {head}"
         ) from error
 
 

@@ -11,7 +11,7 @@ from timm.task import ClassificationTask
 from torch import Tensor, nn
 
 from vision.build import head_modules
-from vision.models.lvvit import DenseOutput
+from vision.models.dense_mixin import DenseOutput
 
 __all__ = ["HeadTask", "create_optimizer"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vision.data.token_label_targets import TokenLabelTarget
-from vision.models.lvvit import DenseOutput
+from vision.models.dense_mixin import DenseOutput
 
 __all__ = ["TokenLabelLoss", "soft_cross_entropy"]
 

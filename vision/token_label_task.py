@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vision.data.token_label_targets import TokenLabelTarget
-from vision.models.lvvit import DenseOutput
+from vision.models.dense_mixin import DenseOutput
 from vision.task import HeadTask
 from vision.token_label_loss import TokenLabelLoss
 
@@ -29,7 +29,6 @@ class TokenLabelTask(HeadTask):
 
     def __init__(self, model: nn.Module, criterion: TokenLabelLoss, device: torch.device, **kwargs: Any) -> None:
         super().__init__(model, criterion, device, **kwargs)
-        self._frozen = [module for module in self._frozen if module is not model]  # it gives patches in training alone
         dense = set(model.head.dense_fc.parameters())
         unused = set() if criterion.dense_weight else dense
         unused |= set() if criterion.cls_weight else set(model.head.parameters()) - dense

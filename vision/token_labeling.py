@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import timm
-import torch
 from timm.data.mixup import mixup_target
 from torch import Tensor, nn
 
 from sot_core.cli import UsageError
-from vision.build import build_model
 from vision.data import ImageSet, Source
 from vision.data.token_label_set import TokenLabelBatch, TokenLabelSet
 from vision.data.token_label_targets import TokenLabelTarget
@@ -24,7 +21,6 @@ from vision.data.token_labels import open_label_maps
 
 __all__ = ["TokenLabeling", "create_token_labeling", "dense_recipe", "label_images", "resolve_token_labeling"]
 
-_DENSE, _MIX = "return_dense", "mix_token"  # arguments of a model
 _OPTIONS = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
 
 
@@ -61,7 +57,7 @@ def resolve_token_labeling(args: Namespace) -> None:
     Raises:
         UsageError: for options that contradict each other.
     """
-    set_by_us = {_DENSE, _MIX} & args.model_kwargs.keys()
+    set_by_us = {"return_dense", "mix_token"} & args.model_kwargs.keys()
     if set_by_us:
         raise UsageError(
             f"--model-kwargs {min(set_by_us)} is for token labeling: give --token-label, and --mix-token or "
@@ -88,46 +84,9 @@ def resolve_token_labeling(args: Namespace) -> None:
 
 
 def dense_recipe(recipe: Mapping[str, Any], args: Namespace) -> dict[str, Any]:
-    """The recipe of the model that gives logits of every patch in training.
-
-    Args:
-        recipe: What the options ask for otherwise, see `vision.build.build_model`.
-        args: The options; ``mix_token`` is set to what the model does.
-
-    Raises:
-        UsageError: if the model gives no such logits, with those of this package that do, or cannot mix patches.
-    """
-    kinds = [True, False] if args.mix_token is None else [args.mix_token]
-    for mix in kinds:
-        dense = {**recipe, "kwargs": {**recipe["kwargs"], _DENSE: True, **({_MIX: True} if mix else {})}}
-        if _gives_dense(dense):
-            args.mix_token = mix
-            return dense
-    build_model(recipe)  # other mistakes come first
-    if args.mix_token and _gives_dense({**recipe, "kwargs": {**recipe["kwargs"], _DENSE: True}}):
-        raise UsageError(f"--mix-token: {recipe['name']} cannot mix patches; leave it out")
-    raise UsageError(
-        f"--token-label needs logits of every patch: {recipe['name']} with {recipe['kwargs']} gives none; "
-        f"choose one of {', '.join(_dense_models())}"
-    )
-
-
-def _gives_dense(recipe: Mapping[str, Any]) -> bool:
-    try:
-        with torch.device("meta"):
-            return getattr(build_model(recipe), _DENSE, False)
-    except UsageError:
-        return False
-
-
-def _dense_models() -> list[str]:
-    """The models of this package that give logits of every patch; those of a module are alike."""
-    modules: dict[str, list[str]] = {}
-    for name in timm.list_models():
-        modules.setdefault(timm.model_entrypoint(name).__module__, []).append(name)
-    plain = {"num_classes": 2, "kwargs": {_DENSE: True}, "head": {}}
-    ours = (names for module, names in modules.items() if module.startswith("vision.models."))
-    return [name for names in ours if _gives_dense({**plain, "name": names[0]}) for name in names]
+    """The recipe of the model that gives logits of every patch in training, see `vision.build.build_model`."""
+    args.mix_token = args.mix_token is not False
+    return {**recipe, "kwargs": {**recipe["kwargs"], "return_dense": True, "mix_token": args.mix_token}}
 
 
 def label_images(source: Source, args: Namespace) -> ImageSet:
@@ -150,8 +109,8 @@ def create_token_labeling(
 
     Args:
         args: The options.
-        model: The model. What trains its classifier of patches is the options' weight; without one, and without weights
-            to start from, that classifier says nothing (its weights become 0).
+        model: The new model. Where the patches' loss has weight 0, its classifier of patches is set to 0, for nothing
+            will train it; weights to start from come later.
         num_classes: Its outputs.
         img_size: Height and width of the images in pixels.
 
@@ -160,14 +119,14 @@ def create_token_labeling(
     """
     if not args.token_label:
         return None
-    grid = model.patch_embed.dynamic_feat_size(tuple(img_size))
+    grid = model.dense_grid(tuple(img_size))
     if args.token_label_size is not None and (args.token_label_size,) * 2 != grid:
         right = f"give {grid[0]}" if grid[0] == grid[1] else "leave it out"
         raise UsageError(
             f"--token-label-size {args.token_label_size}: {args.model} has {grid[0]}x{grid[1]} patches at "
             f"{img_size[0]}x{img_size[1]} pixels; {right}"
         )
-    if not args.dense_weight and not args.pretrained:
+    if not args.dense_weight:
         for parameter in model.head.dense_fc.parameters():
             nn.init.zeros_(parameter)
     return TokenLabeling(grid, num_classes, args.smoothing, args.token_label_data)

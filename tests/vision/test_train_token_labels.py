@@ -21,6 +21,7 @@ from vision.data.sources import open_source
 from vision.data.token_label_mixup import TokenLabelMixup
 from vision.data.token_labels import LabelMap, write_label_maps
 from vision.options import train_parser
+from vision.task import HeadTask
 
 SIZES = ("depth=2", "embed_dim=32", "num_heads=2", "stem_width=8", "patch_size=8")
 TINY = ("--model", "lvvit_t", "--img-size", "32", "--model-kwargs", *SIZES, "--device", "cpu", "-j", "0")
@@ -170,6 +171,13 @@ def test_without_the_images_loss_the_patches_alone_learn(before_training, maps):
     assert all(p.grad is not None for p in trainer.model.parameters() if p.requires_grad)
 
 
+def test_patches_without_labels_are_no_plain_classification(before_training, maps):
+    _, trainer = before_training("--token-label", "--token-label-data", maps)
+    task = HeadTask(trainer.model, {"smoothing": 0.0, "soft_targets": False}, torch.device("cpu")).train()
+    with pytest.raises(TypeError, match="train with TokenLabelTask"):
+        task(torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.long))
+
+
 def test_freezing_lets_both_classifiers_learn(labelled):
     before = weights(labelled("--epochs", 1, "--lr", 0, "--freeze-backbone", name="before"))
     after = labelled("--epochs", 1, "--freeze-backbone", name="after")
@@ -232,6 +240,24 @@ def test_an_image_that_is_not_square(labelled):
     labelled("--img-size", 32, "--input-size", 3, 32, 48, "--epochs", 1)
 
 
+OTHERS = [
+    ["--model", "sot_micro", "--model-kwargs", "depth=1", "embed_dim=16", "num_heads=2"],
+    ["--model", "deit_tiny_sot", "--model-kwargs", "depth=1", "embed_dim=16", "num_heads=2"],
+    ["--model", "vit_tiny_patch16_224", "--model-kwargs", "depth=1", "embed_dim=16", "num_heads=2", "patch_size=8"],
+]
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=lambda words: words[1])
+def test_other_transformers(images, labelled, words, capsys):
+    """SoT, DeiT with its embedding and head, and timm's own."""
+    folder = labelled(*words, "--epochs", 1, "-b", 5)
+    (row,) = rows(folder)
+    assert float(row["train_dense_loss"]) > 0
+    validate.main([str(images), "--checkpoint", str(folder / "last.pth.tar"), "--device", "cpu", "-j", "0"])
+    assert f"top-1 {float(row['eval_top1']):.2f} %" in capsys.readouterr().out
+    assert len(rows(labelled(*words, "--epochs", 2, "-b", 5, "--resume"))) == 2
+
+
 GIVE_MAPS = ["--token-label", "--token-label-data"]
 
 
@@ -265,10 +291,10 @@ GIVE_MAPS = ["--token-label", "--token-label-data"]
         ([*GIVE_MAPS, "good", "--model-kwargs", "mix_token=True"], "--no-mix-token, instead"),
         (
             [*GIVE_MAPS, "good", "--model", "resnet18", "--model-kwargs"],
-            "resnet18 with {} gives none; choose one of lv",
+            "--token-label: cannot build the model resnet18: ResNet has no token for every patch to the end",
         ),
         ([*GIVE_MAPS, "good", "--model-kwargs", *SIZES, "depht=3"], "unexpected keyword argument 'depht'"),
-        ([*GIVE_MAPS, "good", "--model-kwargs", "patch_drop_rate=0.5"], "gives none"),
+        ([*GIVE_MAPS, "good", "--model-kwargs", "patch_drop_rate=0.5"], "patch_drop_rate must be 0"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(run, images, tmp_path, capsys, words, message):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from sot_core import ClassificationHead, HeadConfig
+from sot_core import HeadConfig
+from vision.models.dense_mixin import DenseMixin, choose_head_class, resolve_dense, supports_dense
 from vision.models.head_mixin import HeadMixin, count_prefix_tokens, has_cls_token, resolve_head_config
 from vision.models.probe import feature_shape, parameters_without_gradient
 
@@ -19,7 +20,15 @@ _logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = None, **settings: Any) -> Model:
+def attach_head(
+    model: Model,
+    config: HeadConfig | Mapping[str, Any] | None = None,
+    *,
+    return_dense: bool | None = None,
+    mix_token: bool | None = None,
+    mix_alpha: float | None = None,
+    **settings: Any,
+) -> Model:
     """Replace the classifier of a timm model by the second-order head; the model itself is changed and returned.
 
     It stays an instance of its class, and everything timm does with it works on: the state dict is the backbone's
@@ -33,9 +42,16 @@ def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = No
     A norm that the old head applied after its pooling is kept as ``fc_norm`` and applied to each token. What else
     only the old head used is frozen: every parameter that can be trained gets a gradient.
 
+    With ``return_dense`` a model of timm's `VisionTransformer` family can be trained with a label for every patch: its
+    head is a `DenseHead` and training gives a `DenseOutput`, see `DenseMixin`.
+
     Args:
         model: A timm classifier; one that has the head already gets the new one.
         config: A `HeadConfig`, a dictionary of its fields or a published one; None: the defaults.
+        return_dense: Return a `DenseOutput` in training; this and the next two: None: as the model has it, a new one
+            False, False and 1.
+        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
+        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
         **settings: Fields of `HeadConfig` that overrule ``config``. Token width and number of classes are the
             model's where nothing else is said.
 
@@ -44,7 +60,8 @@ def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = No
 
     Raises:
         TypeError: if the model is no timm classifier.
-        ValueError: if its features are not one map or sequence of words, or ``embed_dim`` is not their width.
+        ValueError: if its features are not one map or sequence of words, or ``embed_dim`` is not their width; as
+            `vision.models.dense_mixin.resolve_dense`.
 
     Example:
         >>> model = attach_head(timm.create_model("resnet50", num_classes=10), num_heads=6, q_dim=24)
@@ -55,11 +72,12 @@ def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = No
         raise TypeError(
             f"{type(model).__name__} is no timm classifier: it needs forward_features, reset_classifier and num_classes"
         )
+    dense = resolve_dense(model, return_dense, mix_token, mix_alpha)
     layout, width = _read_layout(model)
     values = config.to_dict() if isinstance(config, HeadConfig) else config or {}
     with_cls = layout == "NLC" and has_cls_token(model)
     resolved = resolve_head_config(values, width, model.num_classes, with_cls, settings)
-    head = getattr(model, "head_class", ClassificationHead)(resolved)
+    head = choose_head_class(type(model), dense["return_dense"])(resolved)
     if not isinstance(model, HeadMixin):
         norm = _pooled_norm(model, width)
         model.reset_classifier(0)
@@ -67,6 +85,8 @@ def attach_head(model: Model, config: HeadConfig | Mapping[str, Any] | None = No
         if norm is not None:
             model.fc_norm = norm
     model.token_layout, model.returns_tokens = layout, False
+    if isinstance(model, DenseMixin):
+        model.set_dense(**dense)
     model.set_head(head)
     _logger.info(f"{type(model).__name__}: head with fusion {resolved.fusion!r} and pooling {resolved.pooling!r}")
     _freeze_unused(model)
@@ -119,10 +139,15 @@ class _Attached(HeadMixin):
         return _blank_model, (type(self).__bases__[1],), self.__dict__
 
 
+class _AttachedDense(_Attached, DenseMixin):
+    """`_Attached` for a class that can give the logits of every patch."""
+
+
 @cache
 def class_with_head(model_class: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a timm model's class that has the head's methods."""
-    return type(model_class.__name__, (_Attached, model_class), {"__module__": model_class.__module__})
+    attached = _AttachedDense if supports_dense(model_class) else _Attached
+    return type(model_class.__name__, (attached, model_class), {"__module__": model_class.__module__})
 
 
 def _blank_model(model_class: type[nn.Module]) -> nn.Module:

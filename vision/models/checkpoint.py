@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +112,14 @@ def _advice(model: nn.Module, names: Mapping[str, Any]) -> str:
     dense_norm = any(".denselayer1.norm1." in name for name in names)
     if dense_norm != any(".denselayer1.norm1." in name for name in model.state_dict()):
         return f"create the model with token_embed={{'dense_norm': {dense_norm}}}"
+    if _drops_patches(model, names):
+        return "create the model with return_dense=True"
     return "create the model that the checkpoint was made from"
+
+
+def _drops_patches(model: nn.Module, names: Iterable[str]) -> bool:
+    """Whether a checkpoint's classifier of patches has no place in a model that could have one."""
+    return hasattr(model, "return_dense") and "head.dense_fc.weight" in {*names} - model.state_dict().keys()
 
 
 def load_fitted(model: nn.Module, fitted: FittedState) -> None:
@@ -121,6 +128,7 @@ def load_fitted(model: nn.Module, fitted: FittedState) -> None:
     if fitted.reset or fitted.unused:
         parts = {"start afresh": fitted.reset, "are not used": fitted.unused}
         text = "; ".join(f"{', '.join(names)} {what}" for what, names in parts.items() if names)
+        text += " (return_dense=True makes a model that uses dense_fc)" * _drops_patches(model, fitted.unused)
         _logger.warning(f"the checkpoint's head does not fit {type(model).__name__}: {text}")
 
 

@@ -17,7 +17,7 @@ class DenseHead(ClassificationHead):
     """`ClassificationHead` plus half the largest logit that one linear layer (``dense_fc``) gives any word token.
 
     Args:
-        config: What the head is made of; it needs a class token. Without classes there is no ``dense_fc``.
+        config: What the head is made of. Without classes there is no ``dense_fc``.
 
     Shape:
         As `ClassificationHead`. ``fusion="sum_loss"`` in training returns one more element, the words' part.
@@ -46,20 +46,24 @@ class DenseHead(ClassificationHead):
         """Logits of every word token.
 
         Shape:
-            (B, 1 + N, D) -> (B, N, K).
+            (B, 1 + N, D), or (B, N, D) without a class token -> (B, N, K).
         """
-        return self.dense_fc(tokens[:, 1:])
+        return self.dense_fc(tokens[:, self._num_cls :])
 
     def contributions(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Contributions:
         """As `ClassificationHead.contributions`; what ``dense_fc`` says is the words'."""
         cls, word = super().contributions(tokens, padding_mask)
         return Contributions(cls, word + self._best_word(tokens, padding_mask))
 
+    @property
+    def _num_cls(self) -> int:
+        return int(self.config.has_cls_token)
+
     def _best_word(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         """The weighted largest logit of the valid words, (B, K); 0 without any."""
         dense = self.dense_logits(tokens)
         if padding_mask is None:
             return DENSE_WEIGHT * dense.amax(dim=1)
-        mask = padding_mask[:, 1:].unsqueeze(-1)
+        mask = padding_mask[:, self._num_cls :].unsqueeze(-1)
         best = dense.masked_fill(mask, torch.finfo(dense.dtype).min).amax(dim=1)
         return DENSE_WEIGHT * best.masked_fill(mask.all(dim=1), 0.0)

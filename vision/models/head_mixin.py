@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from sot_core import ClassificationHead, HeadConfig
 from sot_core.options import HEAD_OPTIONS, head_settings
 
-__all__ = ["HeadMixin", "count_prefix_tokens", "has_cls_token", "resolve_head_config", "split_head_options"]
+__all__ = [
+    "DENSE_OPTIONS",
+    "HeadMixin",
+    "count_prefix_tokens",
+    "has_cls_token",
+    "no_dense_error",
+    "resolve_head_config",
+    "split_head_options",
+]
+
+DENSE_OPTIONS = ("return_dense", "mix_token", "mix_alpha")  # of models with `vision.models.dense_mixin.DenseMixin`
 
 
 class HeadMixin:
@@ -39,6 +49,12 @@ class HeadMixin:
     returns_tokens: bool = False
     num_classes: int
     head_hidden_size: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        dense = {name: kwargs.pop(name) for name in DENSE_OPTIONS if name in kwargs}
+        if dense.get("return_dense") or dense.get("mix_token"):
+            raise no_dense_error(type(self))
+        super().__init__(*args, **kwargs)
 
     def set_head(self, head: ClassificationHead) -> None:
         """Put a head in place of the present one, on the same device, with the same dtype and mode."""
@@ -117,6 +133,14 @@ class HeadMixin:
         """Parameters without weight decay: the backbone's, and svPN's start vector."""
         start = {f"head.{name}" for name, _ in self.head.named_parameters() if name.endswith("start_vector")}
         return set(super().no_weight_decay()) | start if hasattr(super(), "no_weight_decay") else start
+
+
+def no_dense_error(model_class: type[nn.Module]) -> ValueError:
+    """What is wrong where patches' logits are asked of a model that has no token for every patch."""
+    return ValueError(
+        f"{model_class.__name__} has no token for every patch to the end: return_dense and mix_token are for timm's "
+        "VisionTransformer (vit_*, deit_*) and for sot_*, so_vit_*, deit_*_sot and lvvit_*"
+    )
 
 
 def count_prefix_tokens(model: nn.Module) -> int:

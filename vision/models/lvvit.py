@@ -8,34 +8,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from timm.models import build_model_with_cfg, checkpoint_seq, generate_default_cfgs, register_model
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from vision.models.dense_head import DenseHead
-from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.mix_token import Box, draw_box, swap_box
+from vision.models.dense_mixin import DenseMixin, DenseOutput
+from vision.models.head_mixin import resolve_head_config, split_head_options
 from vision.models.published import checkpoint_filter_fn
 from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]
-
-
-class DenseOutput(NamedTuple):
-    """What a model with ``return_dense`` gives in training.
-
-    Attributes:
-        logits: Class logits (B, K), of the mixed image.
-        dense: Logits of every patch (B, N, K), each with its own image.
-        box: Where patches came from the reversed batch: top, left, bottom, right; empty without mixing.
-    """
-
-    logits: Tensor | tuple[Tensor, ...]
-    dense: Tensor
-    box: Box
 
 
 class ConvStemEmbed(TokenEmbed):
@@ -92,7 +78,7 @@ class ScaledBlock(Block):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))) / self.skip_lam
 
 
-class LVViT(HeadMixin, VisionTransformer):
+class LVViT(DenseMixin, VisionTransformer):
     """Vision transformer with a convolutional stem and a classifier on every patch token.
 
     Its logits are the head's plus half the largest that ``dense_fc`` gives any patch, class by class (`DenseHead`).
@@ -132,12 +118,6 @@ class LVViT(HeadMixin, VisionTransformer):
         weight_init: str = "",
         **kwargs: Any,
     ) -> None:
-        if mix_token and not return_dense:
-            raise ValueError("mix_token needs return_dense: without the box no loss knows what is in the image")
-        if return_dense and kwargs.get("patch_drop_rate"):
-            raise ValueError("return_dense needs every patch: patch_drop_rate must be 0")
-        if mix_alpha <= 0:
-            raise ValueError(f"mix_alpha must be positive, got {mix_alpha}")
         super().__init__(
             *args,
             class_token=True,
@@ -146,34 +126,11 @@ class LVViT(HeadMixin, VisionTransformer):
             weight_init="skip",
             **kwargs,
         )
-        self.return_dense, self.mix_token, self.mix_alpha = return_dense, mix_token, mix_alpha
+        self.set_dense(return_dense, mix_token, mix_alpha)
         self.set_head(DenseHead(resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)))
         self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
         if weight_init != "skip":
             self.init_weights(needs_reset=False)
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...] | DenseOutput:
-        """Logits; in training with ``return_dense`` a `DenseOutput`."""
-        if self.training and self.return_dense and self.num_classes > 0:
-            return self.forward_dense(x)
-        return super().forward(x, *args, **kwargs)
-
-    def forward_dense(self, x: Tensor, box: Box | None = None) -> DenseOutput:
-        """Class logits, the logits of every patch, and the box that was mixed.
-
-        Args:
-            x: Images (B, in_chans, H, W).
-            box: Patches to mix: top, left, bottom, right; None: with ``mix_token`` in training a random box, else none.
-        """
-        grid = self.patch_embed.dynamic_feat_size(x.shape[-2:])
-        if box is None:
-            box = draw_box(grid, self.mix_alpha) if self.mix_token and self.training else (0, 0, 0, 0)
-        x = self._pos_embed(swap_box(self.patch_embed(x), grid, box))
-        x = self.norm_pre(self.patch_drop(x))
-        x = self.norm(checkpoint_seq(self.blocks, x) if self.grad_checkpointing else self.blocks(x))
-        tokens = self.word_tokens(x)
-        dense = swap_box(self.head.dense_logits(tokens), grid, box)
-        return DenseOutput(self.head.class_logits(tokens), dense, box)
 
 
 def _cfg(size: int = 224) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from sot_core import ClassificationHead
 from sot_core.cli import UsageError
 from vision.models.checkpoint import fit_state_dict, load_fitted, read_state_dict, resample_positions, square_grid
 from vision.models.head_mixin import HeadMixin
@@ -155,13 +154,16 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: nn.Module) -> 
         if family == "sot":
             _use_published_form(model, state_dict)
         state_dict = convert_published(state_dict, family)
-    return resample_positions(model, state_dict)
+    fresh = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("head.dense_fc.")}
+    if fresh.keys() - state_dict.keys():
+        _logger.warning(f"the checkpoint has no classifier of patches: {', '.join(fresh)} start afresh")
+    return resample_positions(model, {**fresh, **state_dict})
 
 
 def _use_published_form(model: HeadMixin, state_dict: Mapping[str, Tensor]) -> None:
     """Rebuild the head with the published centring and residual term; its parameters stay."""
     center = model.head.config.center if _SO_VIT_START in state_dict else "sample"
-    head = ClassificationHead(model.head.config.replace(center=center, residual_eps=1e-5))
+    head = model.head_class(model.head.config.replace(center=center, residual_eps=1e-5))
     head.load_state_dict(model.head.state_dict())
     model.set_head(head)
     _logger.info(f"published checkpoint: the head uses center={center!r} and residual_eps=1e-5")

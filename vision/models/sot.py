@@ -15,8 +15,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from sot_core import ClassificationHead
-from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.dense_mixin import DenseMixin
+from vision.models.head_mixin import resolve_head_config, split_head_options
 from vision.models.published import checkpoint_filter_fn
 from vision.models.token_embed import TokenEmbed
 
@@ -36,8 +36,11 @@ def sinusoid_table(num_tokens: int, dim: int) -> Tensor:
     return table.unsqueeze(0).to(torch.float32)
 
 
-class SoT(HeadMixin, VisionTransformer):
+class SoT(DenseMixin, VisionTransformer):
     """Vision transformer whose tokens come from `TokenEmbed` and whose logits come from `ClassificationHead`.
+
+    With ``return_dense``, for token labeling, the head is a `DenseHead`: it has a classifier of patches, ``dense_fc``,
+    whose largest logits count half in the logits, as in LV-ViT.
 
     Args:
         *args: As timm's `VisionTransformer`.
@@ -45,11 +48,20 @@ class SoT(HeadMixin, VisionTransformer):
         token_embed: Dictionary or type of `TokenEmbed`.
         fixed_pos_embed: Whether the position embedding is the fixed sinusoid, a parameter that is not trained, as
             published; otherwise it is learned.
+        return_dense: Return a `DenseOutput` in training.
+        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
+        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
         weight_init: As timm's `VisionTransformer`.
         **kwargs: As timm's `VisionTransformer`.
 
     Shape:
         (B, in_chans, H, W) -> (B, num_classes).
+
+    Raises:
+        ValueError: as `vision.models.dense_mixin.resolve_dense`.
+
+    Reference:
+        arXiv:2104.10935; arXiv:2104.10858 for ``return_dense``.
     """
 
     def __init__(
@@ -58,6 +70,9 @@ class SoT(HeadMixin, VisionTransformer):
         head: Mapping[str, Any] | None = None,
         token_embed: Mapping[str, Any] | str | None = None,
         fixed_pos_embed: bool = True,
+        return_dense: bool = False,
+        mix_token: bool = False,
+        mix_alpha: float = 1.0,
         weight_init: str = "",
         **kwargs: Any,
     ) -> None:
@@ -67,7 +82,8 @@ class SoT(HeadMixin, VisionTransformer):
         if self.fixed_pos_embed:
             self.pos_embed.requires_grad_(False)
         config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, self.has_class_token)
-        self.set_head(ClassificationHead(config))
+        self.set_dense(return_dense, mix_token, mix_alpha)
+        self.set_head(self.head_class(config))
         self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
         if weight_init != "skip":
             self.init_weights(needs_reset=False)
@@ -108,6 +124,9 @@ def create_sot(variant: str, pretrained: bool, head: dict[str, Any], **kwargs: A
     """
     fields, kwargs = split_head_options(kwargs, **head)
     out_indices = kwargs.pop("out_indices", 3)
+    if kwargs.get("return_dense"):
+        classifier = (*model_cfg()["classifier"], "head.dense_fc")
+        kwargs["pretrained_cfg_overlay"] = {"classifier": classifier, **(kwargs.get("pretrained_cfg_overlay") or {})}
     return build_model_with_cfg(
         SoT,
         variant,
