@@ -79,7 +79,10 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     path = find_config(args.config)
     values = read_yaml(path)
     if is_hvt_config(values):
-        values = {**_hvt_recipe(parser, args), **translate_hvt_config(values)}
+        values = {**_hvt_recipe(parser), **translate_hvt_config(values)}
+    for given, other in (("lr", "lr_base"), ("lr_base", "lr")):  # two ways to say the learning rate
+        if getattr(args, given, None) is not None:
+            values = {name: value for name, value in values.items() if str(name).replace("-", "_") != other}
     positionals = {
         action.dest: values.pop(action.dest, None)
         for action in parser._actions
@@ -97,10 +100,9 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     return args
 
 
-def _hvt_recipe(parser: Parser, args: argparse.Namespace) -> dict[str, Any]:
+def _hvt_recipe(parser: Parser) -> dict[str, Any]:
     """What a published HVT file stands on: the values that a parser has an option for (evaluation: few of them)."""
-    leave_out = {"lr_base"} if getattr(args, "lr", None) is not None else set()
-    known = parser.options().keys() - leave_out
+    known = parser.options().keys()
     return {name: value for name, value in read_yaml(find_config(HVT_RECIPE)).items() if name in known}
 
 

@@ -13,8 +13,11 @@ from timm.scheduler import create_scheduler_v2, scheduler_kwargs
 from sot_core.cli import UsageError
 from vision.batch_norm import synchronize_batch_norm
 from vision.data import AnyBatchMixup, BadImages, create_train_loader
+from vision.data.token_label_mixup import TokenLabelMixup
 from vision.session import Session
 from vision.task import HeadTask, create_optimizer
+from vision.token_label_loss import TokenLabelLoss
+from vision.token_label_task import TokenLabelTask
 from vision.trainer import Progress, Trainer
 
 __all__ = ["create_trainer"]
@@ -37,9 +40,13 @@ def create_trainer(session: Session, progress: Progress) -> Trainer:
     mixing = args.mixup > 0 or args.cutmix > 0 or args.cutmix_minmax is not None
     if args.world_size > 1 and args.sync_bn:
         synchronize_batch_norm(session.model, device)
-    task = HeadTask(
+    labeling = session.token_labeling
+    criterion = {"smoothing": args.smoothing, "soft_targets": mixing}
+    if labeling is not None:
+        criterion = TokenLabelLoss(args.dense_weight, args.cls_weight, args.ground_truth)
+    task = (HeadTask if labeling is None else TokenLabelTask)(
         session.model,
-        {"smoothing": args.smoothing, "soft_targets": mixing},
+        criterion,
         device,
         freeze_backbone=args.freeze_backbone,
         describe=lambda: {
@@ -76,6 +83,7 @@ def create_trainer(session: Session, progress: Progress) -> Trainer:
         optimizer,
         scaler=session.scaler,
         autocast=session.autocast,
+        make_targets=None if labeling is None or (mixing and labeling.maps is None) else labeling.targets,
         mixup=_create_mixup(session) if mixing else None,
         erase=RandomErasing(args.reprob, mode=args.remode, max_count=args.recount, device=device)
         if args.reprob
@@ -133,17 +141,18 @@ def _create_loader(session: Session) -> Any:
 
 
 def _create_mixup(session: Session) -> AnyBatchMixup:
-    args = session.args
-    return AnyBatchMixup(
-        mixup_alpha=args.mixup,
-        cutmix_alpha=args.cutmix,
-        cutmix_minmax=args.cutmix_minmax,
-        prob=args.mixup_prob,
-        switch_prob=args.mixup_switch_prob,
-        mode=args.mixup_mode,
-        label_smoothing=args.smoothing,
-        num_classes=session.recipe["num_classes"],
-    )
+    args, labeling = session.args, session.token_labeling
+    mixing = {
+        "mixup_alpha": args.mixup,
+        "cutmix_alpha": args.cutmix,
+        "cutmix_minmax": args.cutmix_minmax,
+        "prob": args.mixup_prob,
+        "switch_prob": args.mixup_switch_prob,
+        "mode": args.mixup_mode,
+    }
+    if labeling is not None and labeling.maps is not None:
+        return TokenLabelMixup(labeling.grid, **mixing)
+    return AnyBatchMixup(**mixing, label_smoothing=args.smoothing, num_classes=session.recipe["num_classes"])
 
 
 def _restore(
@@ -172,3 +181,4 @@ def _restore(
     vars(progress).update(vars(saved))
     if session.args.rank:
         progress.loss_sum, progress.images = 0.0, 0  # the first process counts for all
+        progress.part_sums = dict.fromkeys(saved.part_sums, 0.0)

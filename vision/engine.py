@@ -39,7 +39,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
         progress: Is brought forward; at the end of the epoch it stands at the next one.
 
     Returns:
-        The mean loss of the epoch's images over all processes, unreadable images and skipped updates.
+        The mean loss of the epoch's images over all processes and its parts, unreadable images, skipped updates.
 
     Raises:
         NonFiniteError: at the first loss that is not finite, before it can change a weight.
@@ -76,14 +76,17 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
 
 def _finish(trainer: Trainer, progress: Progress) -> dict[str, float]:
     bad_images = trainer.loader.loader.bad_images
-    sums = torch.tensor([progress.loss_sum, progress.images, bad_images.count], dtype=torch.float64)
+    names = sorted(progress.part_sums)
+    sums = [progress.loss_sum, progress.images, bad_images.count, *(progress.part_sums[name] for name in names)]
+    sums = torch.tensor(sums, dtype=torch.float64)
     if dist.is_initialized():
         sums = sums.to(trainer.task.device)
         dist.all_reduce(sums)
-    loss_sum, images, bad = sums.tolist()
+    loss_sum, images, bad, *part_sums = sums.tolist()
     if not images:
         raise UsageError("nothing to learn: no image can be read; python -m vision.check_data DIR lists the bad files")
-    metrics = {"loss": loss_sum / images, "bad_images": int(bad), "skipped": progress.skipped}
+    parts = {f"{name}_loss": value / images for name, value in zip(names, part_sums, strict=True)}
+    metrics = {"loss": loss_sum / images, **parts, "bad_images": int(bad), "skipped": progress.skipped}
     bad_images.count = 0
     if progress.step >= trainer.steps_per_epoch:
         if progress.skipped == trainer.updates_per_epoch:
@@ -95,13 +98,15 @@ def _finish(trainer: Trainer, progress: Progress) -> dict[str, float]:
     return metrics
 
 
-def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: Tensor) -> None:
+def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: Any) -> None:
     """Forward and backward of a batch, weighted by its share of the update's images."""
     count, share = len(images), len(images) / trainer.images_of_update(progress.step)
     step_seed = np.random.SeedSequence([trainer.seed, progress.epoch, progress.step, trainer.rank])
     random_seed(int(step_seed.generate_state(1)[0]))
     if trainer.erase is not None:
         images = trainer.erase(images)
+    if trainer.make_targets is not None:
+        targets = trainer.make_targets(targets)
     if trainer.mixup is not None:
         images, targets = trainer.mixup(images, targets)
     images = images.contiguous(memory_format=trainer.memory_format)
@@ -109,28 +114,31 @@ def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: T
     with single_values_evaluated(trainer.model, images):
         with synchronize:
             with trainer.autocast():
-                loss = trainer.task(images, targets)["loss"]
-            read_loss = _start_reading(loss.detach())
+                outputs = trainer.task(images, targets)
+            loss, parts = outputs["loss"], outputs.get("parts", {})
+            read_losses = _start_reading(torch.stack([loss, *parts.values()]).detach())
             trainer.scaler.scale(loss * share).backward()
-        value = read_loss()
+        value, *part_values = read_losses()
         if not np.isfinite(value):
             raise _not_finite(trainer, progress, images, value)
     progress.loss_sum += value * count
+    for name, part in zip(parts, part_values, strict=True):
+        progress.part_sums[name] = progress.part_sums.get(name, 0.0) + part * count
     progress.images += count
 
 
-def _start_reading(loss: Tensor) -> Callable[[], float]:
-    """Copy a loss to the host without waiting for what is computed after it."""
-    if loss.device.type != "cuda":
-        return loss.item
-    host = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True)
-    host.copy_(loss, non_blocking=True)
+def _start_reading(losses: Tensor) -> Callable[[], list[float]]:
+    """Copy losses to the host without waiting for what is computed after them."""
+    if losses.device.type != "cuda":
+        return losses.tolist
+    host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
+    host.copy_(losses, non_blocking=True)
     copied = torch.cuda.Event()
     copied.record()
 
-    def read() -> float:
+    def read() -> list[float]:
         copied.synchronize()
-        return host.item()
+        return host.tolist()
 
     return read
 

@@ -142,7 +142,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--drop", type=fraction, help="the model's dropout")
     group.add_argument("--drop-path", type=fraction, help="stochastic depth")
     group.add_argument("--pretrained", action="store_true", help="start from timm's weights")
-    group.add_argument("--initial-checkpoint", help="start from a checkpoint, another class count or size included")
+    group.add_argument(
+        "--initial-checkpoint", "--finetune", help="start from a checkpoint, another class count or size included"
+    )
     group.add_argument("--freeze-backbone", action="store_true", help="only the head learns; the backbone evaluates")
     group.add_argument("--head-lr-scale", type=non_negative, default=1.0, help="the head's learning rate, times --lr")
 
@@ -217,6 +219,25 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--smoothing", type=fraction, default=0.1, help="label smoothing")
 
 
+def _add_token_label_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("token labeling", "Every patch learns a label of its own (arXiv:2104.10858).")
+    group.add_argument("--token-label", action="store_true", help="token labeling; the options below need it")
+    group.add_argument("--token-label-data", metavar="LABELS", help="label maps of the training images")
+    group.add_argument(
+        "--token-label-size", type=positive_int, help="patches a side, which must be the model's; default: the model's"
+    )
+    group.add_argument(
+        "--dense-weight", type=non_negative, help="weight of the patches' loss, default 0.5; 0 needs no label maps"
+    )
+    group.add_argument("--cls-weight", type=non_negative, help="weight of the image's loss, default 1")
+    group.add_argument("--ground-truth", action="store_true", help="mix the data's class into the image's label")
+    group.add_argument(
+        "--mix-token",
+        action=argparse.BooleanOptionalAction,
+        help="mix boxes of patches in training; default: where the model can",
+    )
+
+
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--output", default="out/train", help="folder of the runs")
@@ -254,6 +275,7 @@ def train_parser() -> Parser:
     parser.set_defaults(**{option.name: None for option in HEAD_OPTIONS})
     _add_optimisation_options(parser)
     _add_augmentation_options(parser)
+    _add_token_label_options(parser)
     add_device_options(parser)
     _add_output_options(parser)
     return parser

@@ -19,6 +19,13 @@ from vision.data import ImageSet, match_classes, open_source
 from vision.device import init_device, memory_format, mixed_precision
 from vision.options import given_head_settings
 from vision.resolve import find_resume, plain_options, resolve_options
+from vision.token_labeling import (
+    TokenLabeling,
+    create_token_labeling,
+    dense_recipe,
+    label_images,
+    resolve_token_labeling,
+)
 
 __all__ = ["Session", "open_session"]
 
@@ -39,6 +46,7 @@ class Session:
         autocast: Gives the context of mixed precision.
         scaler: The loss scaler.
         checkpoint: The checkpoint to go on from, or None.
+        token_labeling: How batches become labels of patches, or None.
     """
 
     args: Namespace
@@ -52,6 +60,7 @@ class Session:
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
     scaler: torch.amp.GradScaler
     checkpoint: dict[str, Any] | None
+    token_labeling: TokenLabeling | None
 
     @property
     def images_per_step(self) -> int:
@@ -83,17 +92,24 @@ def open_session(args: Namespace) -> Session:
     """
     device = init_device(args)
     resolve_options(args)
+    resolve_token_labeling(args)
     train_set, val_set, class_names = _open_data(args)
     recipe = model_recipe(args, len(class_names), given_head_settings(args))
+    if args.token_label:
+        recipe = dense_recipe(recipe, args)
     path = find_resume(args)
     checkpoint = None if path is None else read_checkpoint(path)
     if checkpoint is not None:
         check_same_run(checkpoint, recipe, class_names)
         recipe = checkpoint["recipe"]
     random_seed(args.seed)
-    model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
+    try:
+        model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
+    except UsageError as error:
+        raise UsageError(f"--token-label: {error}" if args.token_label else str(error)) from error
     data_config = resolve_images(args, model)
     check_image_size(model, recipe["name"], data_config["input_size"])
+    token_labeling = create_token_labeling(args, model, recipe["num_classes"], data_config["input_size"][1:])
     if args.initial_checkpoint and checkpoint is None:
         load_initial(model, recipe, args.initial_checkpoint)
     model.to(device=device, memory_format=memory_format(args.channels_last))
@@ -108,6 +124,7 @@ def open_session(args: Namespace) -> Session:
         data_config,
         *mixed_precision(device, args.amp, args.amp_dtype),
         checkpoint,
+        token_labeling,
     )
 
 
@@ -123,4 +140,4 @@ def _open_data(args: Namespace) -> tuple[ImageSet, ImageSet, list[str]]:
     if args.num_classes is not None and args.num_classes < len(names):
         raise UsageError(f"--num-classes {args.num_classes} is too small: {train.where} has {len(names)} classes")
     unused = [f"unused_{index}" for index in range(len(names), args.num_classes or 0)]
-    return ImageSet(train), ImageSet(val, class_index=val_index), [*names, *unused]
+    return label_images(train, args), ImageSet(val, class_index=val_index), [*names, *unused]

@@ -11,6 +11,7 @@ from timm.task import ClassificationTask
 from torch import Tensor, nn
 
 from vision.build import head_modules
+from vision.models.dense_mixin import DenseOutput
 
 __all__ = ["HeadTask", "create_optimizer"]
 
@@ -24,7 +25,7 @@ class HeadTask(ClassificationTask):
 
     Args:
         model: The model.
-        criterion_kwargs: Arguments of ``timm.loss.create_classification_loss``.
+        criterion: The loss, or arguments of ``timm.loss.create_classification_loss``.
         device: Where the model is.
         freeze_backbone: Whether only the head learns.
         describe: Gives the further entries of a checkpoint.
@@ -33,12 +34,13 @@ class HeadTask(ClassificationTask):
     def __init__(
         self,
         model: nn.Module,
-        criterion_kwargs: dict[str, Any],
+        criterion: nn.Module | dict[str, Any],
         device: torch.device,
         freeze_backbone: bool = False,
         describe: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        super().__init__(model, criterion_kwargs=criterion_kwargs, device=device, verbose=False)
+        given = {"criterion_kwargs" if isinstance(criterion, dict) else "criterion": criterion}
+        super().__init__(model, **given, device=device, verbose=False)
         self.describe = describe
         head = {module for part in head_modules(model) for module in part.modules()} if freeze_backbone else set()
         self._frozen = [module for module in model.modules() if module not in head] if freeze_backbone else []
@@ -55,6 +57,8 @@ class HeadTask(ClassificationTask):
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         outputs = self.trainable_module(input)
+        if isinstance(outputs, DenseOutput):
+            raise TypeError("logits of patches need labels: train with TokenLabelTask")
         if isinstance(outputs, Tensor):
             outputs = (outputs,)
         return {"loss": sum(self.criterion(output.float(), target) for output in outputs), "output": sum(outputs)}

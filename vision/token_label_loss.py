@@ -5,6 +5,8 @@ Reference: arXiv:2104.10858.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -54,21 +56,32 @@ class TokenLabelLoss(nn.Module):
         self.dense_weight, self.cls_weight, self.ground_truth = dense_weight, cls_weight, ground_truth
 
     def forward(self, output: DenseOutput | Tensor | tuple[Tensor, ...], target: TokenLabelTarget | Tensor) -> Tensor:
+        return self.weighted(self.parts(output, target))
+
+    def parts(
+        self, output: DenseOutput | Tensor | tuple[Tensor, ...], target: TokenLabelTarget | Tensor
+    ) -> dict[str, Tensor]:
+        """The losses of ``class`` and ``dense`` logits before they are weighted; what has weight 0 is left out."""
         dense = output.dense if isinstance(output, DenseOutput) else None
         logits = output.logits if isinstance(output, DenseOutput) else output
         parts = logits if isinstance(logits, tuple) else (logits,)
         if not isinstance(target, TokenLabelTarget):
             target = _of_whole_image(target, parts[0])
         _check(target, parts[0], dense)
-        loss = parts[0].new_zeros(())
+        losses = {}
         if self.cls_weight:
             label = self._image_label(target)
             if isinstance(output, DenseOutput):
                 label = _mix_by_area(label, output)
-            loss = loss + self.cls_weight * sum(soft_cross_entropy(part, label) for part in parts)
+            losses["class"] = sum(soft_cross_entropy(part, label) for part in parts)
         if self.dense_weight and dense is not None:
-            loss = loss + self.dense_weight * soft_cross_entropy(dense, target.tokens)
-        return loss
+            losses["dense"] = soft_cross_entropy(dense, target.tokens)
+        return losses
+
+    def weighted(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The loss, from what `parts` gives; 0 of nothing."""
+        weights = {"class": self.cls_weight, "dense": self.dense_weight}
+        return sum((weights[name] * loss for name, loss in losses.items()), torch.zeros(()))
 
     def _image_label(self, target: TokenLabelTarget) -> Tensor:
         if not self.ground_truth:

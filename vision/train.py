@@ -4,6 +4,7 @@ python vision/train.py                                                          
 python vision/train.py DIR --model sot_micro --img-size 32 --epochs 5             # DIR/train/<class>, DIR/val/<class>
 python vision/train.py DIR --config sot_tiny -b 128                               # vision/configs/sot_tiny.yaml
 torchrun --nproc_per_node 8 vision/train.py DIR --config sot_small -b 128 --amp   # several GPUs
+python vision/train.py DIR --config lvvit_s --token-label-data LABELS             # a label for every patch
 python vision/train.py --config hvt-ti-1.json --data-set CIFAR --data-path DIR    # HVT's spellings
 """
 
@@ -31,7 +32,7 @@ from sot_core.cli import UsageError, run_main
 from vision.checkpoints import Saver, read_checkpoint
 from vision.config_file import parse_args
 from vision.create_trainer import create_trainer
-from vision.data import BadImages, create_eval_loader
+from vision.data import BadImages, ImageSet, create_eval_loader
 from vision.demo import run_demo
 from vision.dry_run import first_loss, print_dry_run
 from vision.engine import evaluate, train_one_epoch
@@ -147,7 +148,10 @@ def run(args: Namespace, name: str | None = None) -> Result | None:
     session = open_session(args)
     if args.dry_run:
         facts = {"world_size": args.world_size, "data_config": session.data_config, "recipe": session.recipe}
-        loss = first_loss(session.model, session.train_set, session.data_config, session.device, session.autocast)
+        if session.token_labeling is not None:
+            facts["token_labeling"] = session.token_labeling.facts()
+        images = ImageSet(session.train_set.source)  # without label maps
+        loss = first_loss(session.model, images, session.data_config, session.device, session.autocast)
         if args.rank == 0:
             print_dry_run(plain_options(args), facts, *loss)
         return None

@@ -26,6 +26,7 @@ class Progress:
         step: Batches done in it, on each process.
         updates: Updates done in all.
         loss_sum: Sum of the losses of this process's images in this epoch.
+        part_sums: The same of each part of the loss, by name, where the task tells them.
         images: Those images.
         skipped: Updates of this epoch that mixed precision skipped.
     """
@@ -36,10 +37,12 @@ class Progress:
     loss_sum: float = 0.0
     images: int = 0
     skipped: int = 0
+    part_sums: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch, self.step, self.loss_sum, self.images, self.skipped = self.epoch + 1, 0, 0.0, 0, 0
+        self.part_sums = {}
 
     @property
     def mean_loss(self) -> float:
@@ -62,6 +65,7 @@ class Trainer:
         scaler: The loss scaler; a disabled one does nothing.
         autocast: Gives the context of mixed precision.
         scheduler: A timm scheduler that counts updates.
+        make_targets: From what the loader gives beside the images to targets, or None: they are targets.
         mixup: From images and targets to mixed ones, or None.
         erase: Random erasing, or None.
         batch_size: Images a batch and process.
@@ -82,7 +86,8 @@ class Trainer:
     scaler: torch.amp.GradScaler
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
     scheduler: Any = None
-    mixup: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    make_targets: Callable[[Any], Any] | None = None
+    mixup: Callable[[Tensor, Any], tuple[Tensor, Any]] | None = None
     erase: Callable[[Tensor], Tensor] | None = None
     batch_size: int = 1
     accum_steps: int = 1

@@ -21,6 +21,8 @@ from tests.vision.test_lvvit import published_names as lvvit_names
 from tests.vision.test_published import published_names
 from vision import TokenEmbed, check_data, predict, summary, train, validate
 from vision.data.classes import imagenet_a_names
+from vision.data.sources import open_source
+from vision.data.token_labels import LabelMap, write_label_maps
 from vision.options import train_parser
 from vision.predict import predict_parser
 from vision.validate import validate_parser
@@ -53,6 +55,15 @@ def run(command, *more):
 def save_published(model_name, path):
     rename = {"hvt": hvt_names, "lvv": lvvit_names}.get(model_name[:3], published_names)
     torch.save({"arch": model_name, "state_dict": rename(timm.create_model(model_name))}, path)
+
+
+def save_label_maps(folder, data):
+    """Maps of 4x4 places for the training images of a folder, of its classes."""
+    source = open_source(str(data), "train")
+    files = [source.key(index) for index in range(len(source.targets))]
+    with write_label_maps(folder, source.class_names, files, (4, 4), 1) as writer:
+        for index, label in enumerate(source.targets.tolist()):
+            writer.put(index, LabelMap(torch.full((1, 4, 4), 9.0), torch.full((1, 4, 4), label)))
 
 
 def save_hvt_configs(folder):
@@ -89,6 +100,7 @@ def imagenet(tmp_path_factory):
     save_published("hvt_small_1", root / "hvt_s_1.pth")
     save_published("lvvit_s", root / "lvvit_s-26M-224-83.3.pth.tar")
     save_published("lvvit_s_384", root / "lvvit_s-26M-384-84.4.pth.tar")
+    save_label_maps(root / "LABELS", root / "DIR")
     for folder, write in (("config", save_hvt_configs), ("CIFAR100", lambda path: cifar_files(path, "cifar100"))):
         (root / folder).mkdir()
         write(root / folder)
@@ -167,6 +179,12 @@ def test_rows_of_the_migration(imagenet, monkeypatch, capsys, command):
         ("-b", "batch_size"),
         ("--b", "batch_size"),
         ("--lr", "lr"),
+        ("--min-lr", "min_lr"),
+        ("--drop-path", "drop_path"),
+        ("--img-size", "img_size"),
+        ("--token-label-size", "token_label_size"),
+        ("--dense-weight", "dense_weight"),
+        ("--num-classes", "num_classes"),
         ("--weight-decay", "weight_decay"),
     ):
         given = re.search(rf" {option} (\S+)", command)

@@ -28,9 +28,10 @@ def image(batch=2, size=64):
 
 
 def published_names(model):
+    """The state of a model, or a state, under the names of the released files."""
     names = (("head.cls_fc.", "head."), ("head.dense_fc.", "aux_head."), ("patch_embed.proj.", "patch_embed."))
     state = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in (model.state_dict() if isinstance(model, nn.Module) else model).items():
         for ours, published in names:
             name = name.replace(ours, published, 1)
         state[name] = tensor.clone()

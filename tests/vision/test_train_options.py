@@ -22,6 +22,14 @@ def test_learning_rate_options_exclude_each_other(images, train):
         train(images, "--lr", 1, "--lr-base", 1)
 
 
+@pytest.mark.parametrize("saved, given", [("lr_base", "lr"), ("lr", "lr_base"), ("lr-base", "lr")])
+def test_a_learning_rate_overrules_the_files_of_either_kind(images, train, tmp_path, saved, given, capsys):
+    path = tmp_path / "rate.yaml"
+    path.write_text(f"{saved}: 5.0\n")
+    train(images, "--config", path, "--dry-run", f"--{given.replace('_', '-')}", 0.25, "-b", 256)
+    assert "\nlr: 0.25\n" in capsys.readouterr().out
+
+
 @pytest.fixture
 def lrs(images, train, monkeypatch):
     """The learning rates at the end of each epoch of a run, without its picture."""

@@ -20,12 +20,13 @@ from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, ImageSet
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
+from vision.data.token_label_set import TokenLabelSet, collate_token_labels
 
 __all__ = ["BadImages", "create_eval_loader", "create_train_loader", "eval_transform"]
 
 _logger = logging.getLogger(__name__)
 
-Batch = tuple[torch.Tensor, torch.Tensor, list[BadImage]]
+Batch = tuple[torch.Tensor, Any, list[BadImage]]
 
 
 class BadImages:
@@ -73,10 +74,16 @@ class _Reporting:
     def __len__(self) -> int:
         return -(-len(self.sampler) // self.loader.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for images, targets, bad in self.loader:
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        for images, targets, bad in self._batches():
             self.bad_images.report(bad)
             yield images, targets
+
+    def _batches(self) -> Iterator[Batch]:
+        try:
+            yield from self.loader
+        except UsageError as error:  # a loading process puts its traceback before the message
+            raise UsageError(str(error).rpartition("UsageError: ")[2].rstrip()) from error
 
 
 def _create_loader(
@@ -93,7 +100,7 @@ def _create_loader(
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
-        collate_fn=collate,
+        collate_fn=collate_token_labels if isinstance(dataset, TokenLabelSet) else collate,
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         generator=torch.Generator(),  # the loader draws from its own, not from the run's
@@ -123,7 +130,7 @@ def create_train_loader(
     """Shuffled, augmented, normalised batches on the device; the last one of an epoch may be smaller.
 
     Args:
-        dataset: The images; its transform is set here.
+        dataset: The images; its transform is set here. Batches of a `TokenLabelSet` have a `TokenLabelBatch`.
         data_config: As of ``timm.data.resolve_data_config``.
         batch_size: Images a batch on each process (> 0).
         seed: The run's seed.
