@@ -106,7 +106,9 @@ def open_session(args: Namespace) -> Session:
     try:
         model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
     except UsageError as error:
-        raise UsageError(f"--token-label: {error}" if args.token_label else str(error)) from error
+        if not args.token_label:
+            raise
+        raise UsageError(f"--token-label: {error}") from error
     data_config = resolve_images(args, model)
     check_image_size(model, recipe["name"], data_config["input_size"])
     token_labeling = create_token_labeling(args, model, recipe["num_classes"], data_config["input_size"][1:])
