@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import timm
@@ -20,12 +21,12 @@ from vision.models.hvt import HVT
 from vision.models.published import convert_published, is_published
 from vision.segment.labels import ADE20K, LabelRules
 from vision.segment.model import Encoder, UperNet
-from vision.segment.published import is_mmseg, load_mmseg, mmseg_recipe
+from vision.segment.published import MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
 
 __all__ = ["DROP_PATH", "Segmenter", "build_segmenter", "complete_recipe", "load_backbone", "load_segmenter"]
 
 DROP_PATH = {"lvvit_s": 0.1, "lvvit_m": 0.2, "lvvit_l": 0.5}  # as published; other models: 0.1
-_DEFAULTS = {"neck": "side", "out_indices": None, "last_channels": 2048, "norm_eps": None}
+_DEFAULTS = {"neck": "side", "out_indices": None, "last_channels": 2048, "norm_eps": None, "drop_rate": 0.1}
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,8 +35,8 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         recipe: ``model`` (timm's name), ``num_classes`` and ``crop_size`` (pixels), and what differs from the rest:
             ``kwargs`` (the backbone's arguments), ``neck``, ``out_indices``, ``last_channels``, ``decoder_channels``
-            (256; for tokens of at least 768: 512), ``aux_channels`` (as the decoder's) and ``norm_eps`` (of the
-            blocks' LayerNorm; None: the model's).
+            (256; for tokens of at least 768: 512), ``aux_channels`` (as the decoder's), ``drop_rate`` (before the
+            classifiers, 0.1) and ``norm_eps`` (of the blocks' LayerNorm; None: the model's).
 
     Raises:
         UsageError: for a model that is no plain vision transformer.
@@ -45,17 +46,24 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         raise UsageError(f"unknown model {name}: timm has none of that name; did you mean {', '.join(near)}?")
-    with torch.device("meta"):
-        model = timm.create_model(name)
-    if not isinstance(model, VisionTransformer) or isinstance(model, HVT):
+    plain_width = _plain_width(name)
+    if plain_width is None:
         raise UsageError(
             f"{name} is no plain vision transformer: --model; give lvvit_s, sot_small, vit_small_patch16_224"
         )
     whole["kwargs"] = {"drop_path_rate": DROP_PATH.get(name, 0.1), **whole["kwargs"]}
-    width = whole["kwargs"].get("embed_dim", model.embed_dim)
+    width = whole["kwargs"].get("embed_dim", plain_width)
     whole.setdefault("decoder_channels", 512 if width >= 768 else 256)
     whole.setdefault("aux_channels", whole["decoder_channels"])
     return whole
+
+
+@cache
+def _plain_width(name: str) -> int | None:
+    """Token width of a plain vision transformer; None: another model."""
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    return model.embed_dim if isinstance(model, VisionTransformer) and not isinstance(model, HVT) else None
 
 
 def build_segmenter(recipe: Mapping[str, Any]) -> UperNet:
@@ -75,7 +83,9 @@ def build_segmenter(recipe: Mapping[str, Any]) -> UperNet:
             if isinstance(module, nn.LayerNorm):
                 module.eps = recipe["norm_eps"]
     encoder = Encoder(backbone, recipe["neck"], recipe["out_indices"], recipe["last_channels"])
-    return UperNet(encoder, recipe["num_classes"], recipe["decoder_channels"], recipe["aux_channels"])
+    return UperNet(
+        encoder, recipe["num_classes"], recipe["decoder_channels"], recipe["aux_channels"], recipe["drop_rate"]
+    )
 
 
 def load_backbone(model: UperNet, path: str) -> list[str]:
@@ -118,7 +128,7 @@ class Segmenter:
     """A trained model and what goes with it.
 
     Attributes:
-        model: The model.
+        model: The model, in evaluation mode.
         recipe: What built it.
         rules: How annotations and class indices go together.
         images: ``mean``, ``std`` and ``short_side`` of its training.
@@ -134,7 +144,7 @@ class Segmenter:
     options: Mapping[str, Any]
 
 
-def load_segmenter(path: str, name: str | None = None, kwargs: Mapping[str, Any] | None = None) -> Segmenter:
+def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[str, Any] | None = None) -> Segmenter:
     """The model of a checkpoint of vision/segment/train.py, or of mmsegmentation's UperNet on LV-ViT.
 
     Args:
@@ -145,12 +155,14 @@ def load_segmenter(path: str, name: str | None = None, kwargs: Mapping[str, Any]
     Raises:
         UsageError: if the file is missing, damaged, or does not fit in full.
     """
+    if path is None:
+        raise UsageError("no weights: give --checkpoint PATH")
     checkpoint = read_checkpoint(path)
     if "segmenter" in checkpoint:
         recipe, data = checkpoint["segmenter"], checkpoint["data"]
         if name not in (None, recipe["model"]):
             raise UsageError(f"{path} holds {recipe['model']}, not {name}; leave out --model")
-        model = build_segmenter(recipe)
+        model = build_segmenter(recipe).eval()
         load_state(model, checkpoint["state_dict"], path)
         rules = LabelRules(recipe["num_classes"], **data["rules"])
         return Segmenter(model, recipe, rules, data["images"], data["class_names"], checkpoint["options"])
@@ -159,8 +171,10 @@ def load_segmenter(path: str, name: str | None = None, kwargs: Mapping[str, Any]
         raise UsageError(f"no segmentation model: {path}; give a checkpoint of vision/segment/train.py")
     if name is None:
         raise UsageError(f"mmsegmentation's checkpoint does not say its backbone: {path}; give --model lvvit_s, ...")
-    recipe = complete_recipe({**mmseg_recipe(state), "model": name, "kwargs": dict(kwargs or {})})
-    model = build_segmenter(recipe)
+    recipe = complete_recipe(
+        {**mmseg_recipe(state), "model": name, "kwargs": {**MMSEG_KWARGS.get(name, {}), **(kwargs or {})}}
+    )
+    model = build_segmenter(recipe).eval()
     load_mmseg(model, state, strict=True)
     config = model.encoder.backbone.pretrained_cfg
     images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": 512}

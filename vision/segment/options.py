@@ -47,6 +47,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments, name=value ..."
     )
+    group.add_argument("--drop", type=fraction, default=0.1, help="dropout of channels before the classifiers")
     group.add_argument("--drop-path", type=fraction, help="stochastic depth; default: as published, 0.1 0.2 0.5")
     group.add_argument("--crop-size", type=positive_int, default=512, help="height and width of crops and windows")
     group.add_argument(
@@ -67,7 +68,7 @@ def given_recipe(args: argparse.Namespace, num_classes: int) -> dict[str, Any]:
     drop_path = {} if args.drop_path is None else {"drop_path_rate": args.drop_path}
     names = ("model", "crop_size", "neck", "out_indices", "last_channels", "decoder_channels", "aux_channels")
     values = {name: getattr(args, name) for name in names}
-    return {**values, "num_classes": num_classes, "kwargs": {**drop_path, **args.model_kwargs}}
+    return {**values, "drop_rate": args.drop, "num_classes": num_classes, "kwargs": {**drop_path, **args.model_kwargs}}
 
 
 def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> None:
@@ -123,7 +124,7 @@ def add_inference_options(parser: argparse.ArgumentParser, crop: bool = True) ->
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     """Which model to evaluate."""
     group = parser.add_argument_group("model")
-    group.add_argument("--checkpoint", required=True, help="of vision/segment/train.py, or of mmsegmentation")
+    group.add_argument("--checkpoint", help="of vision/segment/train.py, or of mmsegmentation")
     group.add_argument("--model", help="the backbone, for a checkpoint of mmsegmentation")
     group.add_argument("--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments")
 

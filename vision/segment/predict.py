@@ -41,7 +41,7 @@ def predict_parser() -> Parser:
     parser = Parser(prog="predict.py", description="Segment images.")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
     parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--output", required=True, help="folder to write to: NAME.png and NAME_color.png")
+    parser.add_argument("--output", help="folder to write to: NAME.png and NAME_color.png")
     parser.add_argument("--palette", help="text file of colours, #rrggbb or three numbers, one a line and class")
     parser.add_argument("--overlay", action="store_true", help="also NAME_overlay.png, the colours over the image")
     parser.add_argument(
@@ -92,6 +92,8 @@ def predict(args: Namespace) -> list[Path]:
         The files that were written.
     """
     device = init_device(args)
+    if args.output is None:
+        raise UsageError("nowhere to write: give --output FOLDER")
     found = find_images(args.images)
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     count, rules = trained.rules.num_classes, trained.rules

@@ -1,7 +1,7 @@
 """Parameters of UperNet on LV-ViT, part by part, beside the published ones.
 
 python -m vision.segment.summary                                         # LV-ViT-S, M and L
-python -m vision.segment.summary sot_small --decoder-channels 512        # another model
+python -m vision.segment.summary --model sot_small --decoder-channels 512    # another model
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import nn
 
 from sot_core.cli import run_main
 from vision.config_file import Parser, parse_args
+from vision.options import positive_int
 from vision.segment.build import build_segmenter
 from vision.segment.options import add_model_options, given_recipe
 
@@ -39,13 +40,13 @@ def count_parts(model: nn.Module) -> dict[str, int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = Parser(prog="summary.py", description="Parameters of UperNet on vision transformers.")
-    parser.add_argument("name", nargs="?", metavar="MODEL", help="a model; default: LV-ViT-S, M and L")
     parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--num-classes", type=int, default=150, help="classes")
+    parser.add_argument("--num-classes", type=positive_int, default=150, help="classes")
     add_model_options(parser)
+    parser.set_defaults(model=None)
     args = parse_args(parser, argv)
     rows = [("model", "backbone M", "neck", "decoder", "auxiliary", "all", "published")]
-    for name in [args.name] if args.name else PUBLISHED:
+    for name in [args.model] if args.model else PUBLISHED:
         args.model = name
         with torch.device("meta"):
             model = build_segmenter(given_recipe(args, args.num_classes))

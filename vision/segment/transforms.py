@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["RandomClassCrop", "RandomShortSide", "short_side_size", "train_transform"]
+__all__ = ["FillUp", "RandomClassCrop", "RandomShortSide", "short_side_size", "train_transform"]
 
 
 def short_side_size(size: tuple[int, int], short_side: float, ratio: int = 4) -> tuple[int, int]:
@@ -54,18 +54,17 @@ class RandomShortSide(v2.Transform):
 class RandomClassCrop(v2.Transform):
     """Crop where no class has more than a share of the pixels that count, if ten draws find such a place.
 
-    An image that is smaller is filled up at the right and bottom.
+    A shorter side stays as it is.
 
     Args:
         size: Height and width in pixels.
         limit: The share; 1: the first draw is taken.
-        fill: Value of new pixels of the image, one a channel.
-        ignore_index: Value of pixels of the annotation that do not count, and of new ones.
+        ignore_index: Value of pixels of the annotation that do not count.
     """
 
-    def __init__(self, size: int, limit: float, fill: Sequence[int], ignore_index: int) -> None:
+    def __init__(self, size: int, limit: float, ignore_index: int) -> None:
         super().__init__()
-        self.size, self.limit, self.fill, self.ignore_index = size, limit, list(fill), ignore_index
+        self.size, self.limit, self.ignore_index = size, limit, ignore_index
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         mask = next(item for item in flat_inputs if isinstance(item, tv_tensors.Mask))
@@ -81,12 +80,27 @@ class RandomClassCrop(v2.Transform):
         return len(counts) > 1 and (counts.max() / counts.sum()).item() < self.limit
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        inpt = self._call_kernel(F.crop, inpt, **params)
-        padding = [0, 0, self.size - params["width"], self.size - params["height"]]
-        if not any(padding):
-            return inpt
+        return self._call_kernel(F.crop, inpt, **params)
+
+
+class FillUp(v2.Transform):
+    """Fill a smaller image up at the right and bottom.
+
+    Args:
+        size: Height and width in pixels.
+        fill: Value of new pixels of the image, one a channel.
+        ignore_index: Value of new pixels of the annotation.
+    """
+
+    def __init__(self, size: int, fill: Sequence[int], ignore_index: int) -> None:
+        super().__init__()
+        self.size, self.fill, self.ignore_index = size, list(fill), ignore_index
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        height, width = inpt.shape[-2:]
+        padding = [0, 0, max(0, self.size - width), max(0, self.size - height)]
         fill = float(self.ignore_index) if isinstance(inpt, tv_tensors.Mask) else self.fill
-        return self._call_kernel(F.pad, inpt, padding=padding, fill=fill)
+        return self._call_kernel(F.pad, inpt, padding=padding, fill=fill) if any(padding) else inpt
 
 
 def train_transform(
@@ -114,10 +128,10 @@ def train_transform(
     fill = [round(255 * value) for value in mean]
     steps: list[v2.Transform] = [
         RandomShortSide(short_side, scale),
-        RandomClassCrop(crop_size, class_limit, fill, ignore_index),
+        RandomClassCrop(crop_size, class_limit, ignore_index),
         v2.RandomHorizontalFlip(hflip),
     ]
     if distort:
         changes = ({"brightness": 0.125}, {"contrast": 0.5}, {"saturation": 0.5}, {"hue": 0.1})
         steps += [v2.RandomApply([v2.ColorJitter(**change)]) for change in changes]
-    return v2.Compose(steps)
+    return v2.Compose([*steps, FillUp(crop_size, fill, ignore_index)])
