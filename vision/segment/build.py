@@ -21,7 +21,7 @@ from vision.models.hvt import HVT
 from vision.models.published import convert_published, is_published
 from vision.segment.labels import ADE20K, LabelRules
 from vision.segment.model import Encoder, UperNet
-from vision.segment.published import MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
+from vision.segment.published import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
 
 __all__ = ["DROP_PATH", "Segmenter", "build_segmenter", "complete_recipe", "load_backbone", "load_segmenter"]
 
@@ -132,6 +132,7 @@ class Segmenter:
         recipe: What built it.
         rules: How annotations and class indices go together.
         images: ``mean``, ``std`` and ``short_side`` of its training.
+        window: Height and width of its crops in training.
         class_names: Names of the classes, or None.
         options: The options of its training, or an empty dictionary.
     """
@@ -140,6 +141,7 @@ class Segmenter:
     recipe: dict[str, Any]
     rules: LabelRules
     images: dict[str, Any]
+    window: int
     class_names: list[str] | None
     options: Mapping[str, Any]
 
@@ -165,7 +167,9 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
         model = build_segmenter(recipe).eval()
         load_state(model, checkpoint["state_dict"], path)
         rules = LabelRules(recipe["num_classes"], **data["rules"])
-        return Segmenter(model, recipe, rules, data["images"], data["class_names"], checkpoint["options"])
+        return Segmenter(
+            model, recipe, rules, data["images"], recipe["crop_size"], data["class_names"], checkpoint["options"]
+        )
     state = read_state_dict(path)
     if not is_mmseg(state):
         raise UsageError(f"no segmentation model: {path}; give a checkpoint of vision/segment/train.py")
@@ -177,8 +181,7 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
     model = build_segmenter(recipe).eval()
     load_mmseg(model, state, strict=True)
     config = model.encoder.backbone.pretrained_cfg
-    images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": 512}
+    images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": MMSEG_CROP}
     names = (checkpoint.get("meta") or {}).get("CLASSES")
-    return Segmenter(
-        model, recipe, LabelRules(recipe["num_classes"], **ADE20K), images, None if names is None else list(names), {}
-    )
+    rules = LabelRules(recipe["num_classes"], **ADE20K)
+    return Segmenter(model, recipe, rules, images, MMSEG_CROP, None if names is None else list(names), {})

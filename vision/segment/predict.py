@@ -100,7 +100,7 @@ def predict(args: Namespace) -> list[Path]:
     colors = _colors(args.palette, count, int(rules.to_values(np.array(0))))
     amp = trained.options.get("amp") if args.amp is None else args.amp
     autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
-    inference = inference_options(args, trained.recipe["crop_size"], trained.images["short_side"], autocast)
+    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
     layout = memory_format(args.channels_last)
     model = trained.model.to(device=device, memory_format=layout).eval()
     model = torch.compile(model) if args.compile else model

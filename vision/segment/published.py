@@ -14,8 +14,18 @@ from sot_core.cli import UsageError
 from vision.models.checkpoint import fit_state_dict, square_grid
 from vision.segment.model import UperNet
 
-__all__ = ["MMSEG_KWARGS", "LoadReport", "from_mmseg", "is_mmseg", "load_fitting", "load_mmseg", "mmseg_recipe"]
+__all__ = [
+    "MMSEG_CROP",
+    "MMSEG_KWARGS",
+    "LoadReport",
+    "from_mmseg",
+    "is_mmseg",
+    "load_fitting",
+    "load_mmseg",
+    "mmseg_recipe",
+]
 
+MMSEG_CROP = 512  # of every published model, also of LV-ViT-L, whose position embedding is of 448
 MMSEG_KWARGS = {"lvvit_l": {"skip_lam": 1.0}}  # the configuration of LV-ViT-L has no skip_lam, and its default is 1
 _LAYER = {"conv": "0", "bn": "1"}
 _RULES = (  # mmsegmentation -> here; {layer} is the 0 or 1 that `_LAYER` has for conv or bn

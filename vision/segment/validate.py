@@ -71,7 +71,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     amp = trained.options.get("amp") if args.amp is None else args.amp
     autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
-    inference = inference_options(args, trained.recipe["crop_size"], trained.images["short_side"], autocast)
+    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
     dataset = PairSet(PairSource(args.data_dir, args.val_split), trained.rules)
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)

@@ -160,6 +160,7 @@ def test_the_recipe_of_mmsegmentations_checkpoint(tmp_path):
     assert (found.recipe["crop_size"], found.recipe["decoder_channels"], found.recipe["last_channels"]) == (80, 16, 32)
     assert found.class_names == ["wall", "sky", "tree", "sea"]
     assert found.rules.reduce_zero_label
+    assert (found.window, found.images["short_side"]) == (512, 512)
     assert found.model.encoder.backbone.blocks[0].norm1.eps == 1e-6
     assert found.model(torch.randn(1, 3, 80, 80)).shape == (1, 4, 80, 80)
     with pytest.raises(UsageError, match=r"does not say its backbone: .*give --model"):
@@ -187,6 +188,19 @@ def test_the_published_configurations_fit(name, depth, width, channels, stem):
     assert differing == ({"encoder.backbone.pos_embed"} if grid == 28 else set())
     recipe = complete_recipe({**mmseg_recipe(state), "model": name})
     assert recipe["crop_size"] == grid * 16
+
+
+def test_the_published_lvvit_l_divides_no_branch(tmp_path):
+    """Its configuration for segmentation leaves skip_lam at 1, unlike the classifier."""
+    kwargs = {**RECIPE["kwargs"], "depth": 4}
+    torch.save({"state_dict": mmseg_state()}, tmp_path / "upernet.pth")
+    found = [
+        load_segmenter(str(tmp_path / "upernet.pth"), "lvvit_l", kwargs | more)
+        .model.encoder.backbone.blocks[0]
+        .skip_lam
+        for more in ({}, {"skip_lam": 3.0})
+    ]
+    assert found == [1.0, 3.0]
 
 
 def test_initial_weights_of_another_run(tmp_path):

@@ -88,7 +88,17 @@ def test_validation_of_mmsegmentations_checkpoint(shapes, tmp_path, capsys):
     torch.save({"state_dict": mmseg_state()}, tmp_path / "upernet.pth")
     kwargs = [f"{key}={value}" for key, value in RECIPE["kwargs"].items()]
     words = [shapes, "--checkpoint", tmp_path / "upernet.pth", "--model", "lvvit_t", "--model-kwargs", *kwargs]
-    assert check(words, capsys)[0]["images"] == 2
+    assert check([*words, "--crop-size", 64, "--short-side", 64], capsys)[0]["images"] == 2
+
+
+def test_options_of_validation_in_a_file(shapes, trained, tmp_path, capsys):
+    path = tmp_path / "options.yaml"
+    path.write_text(f"checkpoint: {trained / 'last.pth.tar'}\ndata_dir: {shapes}\nflip: true\n")
+    assert check(["--config", path], capsys)[0]["images"] == 2
+    with pytest.raises(UsageError, match="no weights: give --checkpoint PATH"):
+        check([shapes], capsys)
+    with pytest.raises(UsageError, match="no data: DIR"):
+        check(["--checkpoint", trained / "last.pth.tar"], capsys)
 
 
 def test_compiled(shapes, trained, train, monkeypatch, capsys):
@@ -290,6 +300,8 @@ class TestPredict:
 
     def test_errors(self, trained, tmp_path):
         words = ["--checkpoint", trained / "last.pth.tar", "--output", tmp_path / "out"]
+        with pytest.raises(UsageError, match="nowhere to write: give --output FOLDER"):
+            run_predict(tmp_path / "nowhere.png", *words[:2])
         with pytest.raises(UsageError, match="no such image"):
             run_predict(tmp_path / "nowhere.png", *words)
         for folder in "ab":
