@@ -25,6 +25,7 @@ __all__ = [
     "add_data_options",
     "add_inference_options",
     "add_model_options",
+    "check_options",
     "given_recipe",
     "train_parser",
 ]

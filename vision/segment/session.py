@@ -23,7 +23,7 @@ from vision.segment.files import PairSource, read_class_names
 from vision.segment.labels import LabelRules
 from vision.segment.loss import SegmentationLoss
 from vision.segment.model import UperNet
-from vision.segment.options import check_options, given_recipe
+from vision.segment.options import given_recipe
 from vision.segment.published import LoadReport, is_mmseg, load_fitting, load_mmseg
 from vision.segment.run_state import check_same_run
 from vision.segment.transforms import train_transform
@@ -75,14 +75,13 @@ def open_session(args: Namespace, device: torch.device, checkpoint: dict[str, An
     """Open the data and build the model that the options ask for.
 
     Args:
-        args: The options of training.
+        args: The options of training, as `vision.segment.options.check_options` leaves them.
         device: Where to compute.
         checkpoint: The checkpoint to go on from, or None.
 
     Raises:
         UsageError: for anything in the options, the data or a checkpoint that does not fit.
     """
-    check_options(args)
     rules = LabelRules(args.num_classes, args.ignore_index, args.reduce_zero_label)
     train, val = (PairSource(args.data_dir, split) for split in (args.train_split, args.val_split))
     names = read_class_names(args.data_dir, args.class_names, args.num_classes)

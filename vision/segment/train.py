@@ -36,7 +36,7 @@ from vision.segment.dataset import eval_loader, train_loader
 from vision.segment.evaluate import evaluate, inference_options
 from vision.segment.loss import SegmentationLoss
 from vision.segment.metrics import ConfusionMatrix
-from vision.segment.options import train_parser
+from vision.segment.options import check_options, train_parser
 from vision.segment.run_state import RunState, save_checkpoint, write_summary
 from vision.segment.session import Session, first_loss, open_session
 from vision.segment.trainer import Trainer
@@ -67,6 +67,7 @@ def run(args: Namespace) -> tuple[float, Path] | None:
         The best mIoU in percent (-1 before the first validation) and the run's folder; None for a dry run and on every
         process but the first.
     """
+    check_options(args)
     device = init_device(args)
     path = find_resume(args)
     session = open_session(args, device, None if path is None else read_checkpoint(path))
@@ -104,6 +105,8 @@ def _create_trainer(session: Session) -> tuple[Trainer, RunState]:
     state = RunState()
     if session.checkpoint is not None:
         state = RunState(**session.checkpoint["state"])
+        if args.rank:
+            state.loss_sum, state.loss_steps, state.bad_images = 0.0, 0, 0  # the first process counts for all
         load_state(model, session.checkpoint["state_dict"], "--resume")
         optimizer.load_state_dict(session.checkpoint["optimizer"])
         scaler.load_state_dict(session.checkpoint["amp_scaler"])
@@ -173,7 +176,7 @@ def _validate(session: Session, trainer: Trainer, state: RunState, workers: int,
     confusion = ConfusionMatrix(args.num_classes, args.ignore_index, session.device)
     evaluate(trainer.model, loader, inference, confusion, session.data["images"], trainer.memory_format)
     metrics = confusion.compute()
-    loss = state.loss_sum / max(1, state.loss_steps)
+    loss = _collect(state, session.device)
     row = {"step": state.step, "lr": trainer.lr, "train_loss": loss, "bad_images": state.bad_images, **metrics}
     state.history.append(row)
     state.loss_sum, state.loss_steps, state.bad_images = 0.0, 0, 0
@@ -190,6 +193,18 @@ def _validate(session: Session, trainer: Trainer, state: RunState, workers: int,
             for name in ("optimizer", "amp_scaler", "state"):
                 del content[name]
             save_checkpoint(folder / "model_best.pth.tar", {**content, "metrics": metrics, "step": state.step})
+
+
+def _collect(state: RunState, device: torch.device) -> float:
+    """The mean loss since the last validation, over all processes; ``state`` has their bad images then."""
+    sums = torch.tensor([state.loss_sum, state.loss_steps, state.bad_images], dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+    loss_sum, steps, bad = sums.tolist()
+    if not steps:
+        raise UsageError("nothing to learn: no image of any step can be read; mend the files")
+    state.bad_images = int(bad)
+    return loss_sum / steps
 
 
 def _content(session: Session, trainer: Trainer, state: RunState) -> dict[str, Any]:

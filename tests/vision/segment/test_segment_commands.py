@@ -229,6 +229,10 @@ def test_bad_images_in_training(shapes, train, tmp_path):
         train(root, *SHORT, name="error")
     folder = train(root, "-b", 1, "--steps", 4, "--val-steps", 4, "--bad-images", "skip", name="skip")
     assert rows(folder)[0]["bad_images"] == "1"
+    for path in (root / "images" / "training").iterdir():
+        path.write_bytes(b"text")
+    with pytest.raises(UsageError, match="nothing to learn: no image of any step can be read"):
+        train(root, "-b", 1, "--steps", 2, "--val-steps", 2, "--bad-images", "skip", name="nothing")
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(shapes, train, monkeypatch):
@@ -245,6 +249,13 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(shapes, t
     message = r"the loss is nan: step 3, lr .*first in the images; .*the last good checkpoint: runs/run/last\.pth\.tar"
     with pytest.raises(NonFiniteError, match=message):
         train(shapes, *SHORT)
+
+
+def test_training_wants_data():
+    from vision.segment import train as module
+
+    with pytest.raises(UsageError, match="no data: DIR"):
+        module.main([*TINY, "--resume"])
 
 
 @pytest.mark.parametrize(
@@ -355,4 +366,5 @@ def test_two_processes_equal_one_with_twice_the_batch(shapes, train, tmp_path):
             torch.testing.assert_close(change, expected, rtol=1e-3, atol=1e-5, msg=name)
     assert not torch.equal(weights(alone)["segmentation_head.0.weight"], start["segmentation_head.0.weight"])
     first, second = rows(alone)[0], rows(together)[0]
+    assert float(first["train_loss"]) == pytest.approx(float(second["train_loss"]), rel=1e-4)
     assert float(first["miou"]) == pytest.approx(float(second["miou"]), abs=0.5)
