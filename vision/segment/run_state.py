@@ -72,7 +72,7 @@ def check_same_run(checkpoint: Mapping[str, Any], described: Mapping[str, Any]) 
     pairs = [(key, described["segmenter"][key], checkpoint["segmenter"].get(key)) for key in described["segmenter"]]
     pairs += [(key, described["data"][key], checkpoint["data"].get(key)) for key in described["data"]]
     pairs += [("images_per_step", described["images_per_step"], checkpoint["images_per_step"])]
-    pairs += [("opt", described["options"]["opt"], checkpoint["options"]["opt"])]
+    pairs += [(key, described["options"][key], checkpoint["options"][key]) for key in ("opt", "layer_decay")]
     for key, new, old in pairs:
         if _plain(new) != _plain(old):
             raise UsageError(

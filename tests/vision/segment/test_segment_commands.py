@@ -142,6 +142,7 @@ def test_resume_wants_the_same_run(shapes, train, trained):
         (["--no-reduce-zero-label"], "another rules"),
         (["-b", 3], "another images_per_step, 2 instead of 3"),
         (["--opt", "sgd"], "another opt, adamw instead of sgd"),
+        (["--layer-decay", 0.9], "another layer_decay, None instead of 0.9"),
     ):
         with pytest.raises(UsageError, match=f"--resume: the checkpoint has {message}"):
             train(shapes, *SHORT, *words, "--resume")
