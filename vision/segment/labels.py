@@ -1,0 +1,88 @@
+"""Annotations: what a pixel's value says, and its file, read and checked."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vision.data.images import ImageError
+
+__all__ = ["ADE20K", "LabelRules", "read_annotation"]
+
+ADE20K: dict[str, Any] = {"ignore_index": 255, "reduce_zero_label": True}
+
+
+@dataclass(frozen=True)
+class LabelRules:
+    """How the values of annotations and the classes go together.
+
+    Attributes:
+        num_classes: Classes K.
+        ignore_index: Value of pixels that do not count, at least K.
+        reduce_zero_label: Value 0 does not count either, and value v is class v - 1, as in ADE20K; otherwise value v
+            is class v.
+    """
+
+    num_classes: int
+    ignore_index: int = 255
+    reduce_zero_label: bool = True
+
+    def to_classes(self, values: np.ndarray) -> np.ndarray:
+        """Class indices (H, W), int64, with ``ignore_index``, from an annotation's values (H, W)."""
+        values = values.astype(np.int64)
+        if not self.reduce_zero_label:
+            return values
+        ignored = (values == 0) | (values == self.ignore_index)
+        return np.where(ignored, self.ignore_index, values - 1)
+
+    def to_values(self, classes: np.ndarray) -> np.ndarray:
+        """The values that an annotation has for class indices."""
+        return classes + 1 if self.reduce_zero_label else classes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the number of classes, in plain values."""
+        return {"ignore_index": self.ignore_index, "reduce_zero_label": self.reduce_zero_label}
+
+
+def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelRules) -> np.ndarray:
+    """Class indices of every pixel.
+
+    Args:
+        data: The bytes of an image of one channel or a palette.
+        name: The file's name, for the message.
+        size: Height and width of its image in pixels.
+        rules: What values mean.
+
+    Returns:
+        (H, W), int64, with ``rules.ignore_index``.
+
+    Raises:
+        ImageError: if the file cannot be read, has colours instead of values, another size, or a value of no class.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            mode, values = image.mode, np.asarray(image)
+    except Exception as error:  # decoders raise almost anything on broken data
+        raise ImageError(name, "the annotation is empty" if not data else "the annotation is no image") from error
+    if values.ndim != 2 or values.dtype.kind == "f":
+        raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
+    if values.shape != tuple(size):
+        raise ImageError(name, f"the annotation is {_shape(values.shape)} pixels, its image {_shape(size)}")
+    classes = rules.to_classes(values)
+    beyond = (classes != rules.ignore_index) & ((classes >= rules.num_classes) | (classes < 0))
+    if beyond.any():
+        first = 1 if rules.reduce_zero_label else 0
+        last = rules.num_classes - 1 + first
+        raise ImageError(
+            name, f"the annotation has the value {values[beyond].max()}, the classes are {first} to {last}"
+        )
+    return classes
+
+
+def _shape(size: tuple[int, ...]) -> str:
+    return f"{size[1]}x{size[0]}"

@@ -1,0 +1,41 @@
+"""The loss of segmentation: cross-entropy over the pixels that count, of both heads, and the Dice loss if asked for."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vision.segment.model import library
+
+__all__ = ["SegmentationLoss"]
+
+
+class SegmentationLoss(nn.Module):
+    """Cross-entropy of the main logits, plus weighted that of the auxiliary ones and the main ones' Dice loss.
+
+    Args:
+        ignore_index: Value of pixels that do not count.
+        aux_weight: Weight of the auxiliary logits.
+        dice_weight: Weight of the Dice loss.
+
+    Shape:
+        Logits (B, K, H, W), or a pair of them, and classes (B, H, W) -> a scalar, 0 where no pixel counts.
+    """
+
+    def __init__(self, ignore_index: int = 255, aux_weight: float = 0.4, dice_weight: float = 0.0) -> None:
+        super().__init__()
+        self.ignore_index, self.aux_weight, self.dice_weight = ignore_index, aux_weight, dice_weight
+        self.dice = library().losses.DiceLoss("multiclass", ignore_index=ignore_index) if dice_weight else None
+
+    def forward(self, logits: Tensor | tuple[Tensor, Tensor], classes: Tensor) -> Tensor:
+        main, aux = logits if isinstance(logits, tuple) else (logits, None)
+        loss = self._cross_entropy(main, classes)
+        if aux is not None:
+            loss = loss + self.aux_weight * self._cross_entropy(aux, classes)
+        if self.dice is not None:
+            loss = loss + self.dice_weight * self.dice(main.float(), classes)
+        return loss
+
+    def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
+        total = F.cross_entropy(logits.float(), classes, ignore_index=self.ignore_index, reduction="sum")
+        return total / (classes != self.ignore_index).sum().clamp_min(1)

@@ -1,0 +1,139 @@
+"""Segment images: for each a PNG of class values, one of colours, and if asked for one of both over the image.
+
+python vision/segment/predict.py PHOTO.jpg FOLDER --checkpoint RUN/model_best.pth.tar --output DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional as F
+from tqdm import tqdm
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from vision.config_file import Parser, parse_args
+from vision.data import BadImages
+from vision.data.dataset import BadImage
+from vision.data.files import is_image_name, open_tree
+from vision.data.images import ImageError, read_image
+from vision.device import init_device, memory_format, mixed_precision
+from vision.options import add_device_options
+from vision.segment.build import load_segmenter
+from vision.segment.dataset import normalize
+from vision.segment.evaluate import inference_options
+from vision.segment.options import add_checkpoint_options, add_inference_options
+from vision.segment.palette import bit_palette, read_palette
+
+__all__ = ["find_images", "main", "predict", "predict_parser"]
+
+
+def predict_parser() -> Parser:
+    """The parser of ``vision/segment/predict.py``."""
+    parser = Parser(prog="predict.py", description="Segment images.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--output", help="folder to write to: NAME.png and NAME_color.png")
+    parser.add_argument("--palette", help="text file of colours, #rrggbb or three numbers, one a line and class")
+    parser.add_argument("--overlay", action="store_true", help="also NAME_overlay.png, the colours over the image")
+    parser.add_argument(
+        "--bad-images", choices=("error", "skip"), default="error", help="unreadable files: stop, or leave them out"
+    )
+    add_checkpoint_options(parser)
+    add_inference_options(parser)
+    add_device_options(parser)
+    parser.set_defaults(data_dir=None)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, predict and write."""
+    files = predict(parse_args(predict_parser(), argv))
+    print(f"{len(files)} files written")  # noqa: T201
+
+
+def find_images(words: Sequence[str]) -> dict[str, Path]:
+    """The files that are named and all images under the folders that are, by where their results go.
+
+    Raises:
+        UsageError: for a path that is not there, a folder without images, and two images with one result.
+    """
+    pairs = []
+    for path in map(Path, words):
+        if path.is_dir():
+            files = [name for name in open_tree(path).files() if is_image_name(name)]
+            if not files:
+                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
+            pairs += [(str(Path(name).with_suffix("")), path / name) for name in files]
+        elif path.is_file():
+            pairs.append((path.stem, path))
+        else:
+            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
+    found: dict[str, Path] = {}
+    for name, path in pairs:
+        if name in found:
+            raise UsageError(f"two images with one result, {name}.png: {found[name]} and {path}; predict them apart")
+        found[name] = path
+    return found
+
+
+def predict(args: Namespace) -> list[Path]:
+    """Segment as the options say.
+
+    Returns:
+        The files that were written.
+    """
+    device = init_device(args)
+    if args.output is None:
+        raise UsageError("nowhere to write: give --output FOLDER")
+    found = find_images(args.images)
+    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
+    count, rules = trained.rules.num_classes, trained.rules
+    colors = _colors(args.palette, count, int(rules.to_values(np.array(0))))
+    amp = trained.options.get("amp") if args.amp is None else args.amp
+    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
+    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
+    layout = memory_format(args.channels_last)
+    model = trained.model.to(device=device, memory_format=layout).eval()
+    model = torch.compile(model) if args.compile else model
+    bad_images, written = BadImages(args.bad_images), []
+    for name, path in tqdm(found.items(), disable=None):
+        try:
+            image = read_image(path.read_bytes(), str(path))
+        except ImageError as error:
+            bad_images.report([BadImage(str(path), error.reason)])
+            continue
+        pixels = F.pil_to_tensor(image).unsqueeze(0).to(device)
+        prepared = normalize(pixels, trained.images["mean"], trained.images["std"]).contiguous(memory_format=layout)
+        classes = inference(model, prepared).argmax(1)[0].cpu().numpy()
+        values = rules.to_values(classes)
+        largest = int(rules.to_values(np.array(count - 1)))
+        pictures = {
+            "": Image.fromarray(values.astype(np.uint8 if largest <= 255 else np.uint16)),
+            "_color": Image.fromarray(colors[classes]),
+        }
+        if args.overlay:
+            pictures["_overlay"] = Image.blend(image, pictures["_color"], 0.5)
+        for ending, picture in pictures.items():
+            target = Path(args.output) / f"{name}{ending}.png"
+            with atomic_file(target) as temporary:
+                picture.save(temporary, format="PNG")
+            written.append(target)
+    return written
+
+
+def _colors(path: str | None, num_classes: int, first: int) -> np.ndarray:
+    """The colours of the classes (K, 3): those of a file, else those that `bit_palette` gives to their values."""
+    return bit_palette(num_classes + first)[first:] if path is None else read_palette(path, num_classes)
+
+
+if __name__ == "__main__":
+    run_main(main)

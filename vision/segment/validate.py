@@ -1,0 +1,123 @@
+"""Validate UperNet: mean IoU, the IoU of each class, pixel accuracy and mean accuracy.
+
+python vision/segment/validate.py DIR --checkpoint out/segment/RUN/model_best.pth.tar
+python vision/segment/validate.py DIR --checkpoint upernet_lvvit_s.pth --model lvvit_s     # of mmsegmentation
+python vision/segment/validate.py DIR --checkpoint RUN/model_best.pth.tar --multi-scale 0.5 0.75 1 1.25 1.5 1.75 --flip
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import torch
+import torch.distributed as dist
+
+from sot_core.cli import UsageError, atomic_file, run_main
+from vision.config_file import Parser, parse_args
+from vision.data import BadImages
+from vision.device import default_workers, init_device, memory_format, mixed_precision
+from vision.options import add_device_options
+from vision.segment.build import load_segmenter
+from vision.segment.dataset import PairSet, eval_loader
+from vision.segment.evaluate import evaluate, inference_options
+from vision.segment.files import PairSource
+from vision.segment.metrics import ConfusionMatrix
+from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
+
+__all__ = ["main", "validate", "validate_parser"]
+
+
+def validate_parser() -> Parser:
+    """The parser of ``vision/segment/validate.py``."""
+    parser = Parser(prog="validate.py", description="Validate UperNet.")
+    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder with images/ and annotations/")
+    parser.add_argument("--config", help="YAML file of options")
+    add_checkpoint_options(parser)
+    add_data_options(parser)
+    add_inference_options(parser)
+    add_device_options(parser)
+    parser.add_argument("--per-class", help="CSV file: pixels, IoU and accuracy of each class")
+    parser.add_argument("--results", help="JSON file of the metrics")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, validate and print."""
+    try:
+        validate(parse_args(validate_parser(), argv))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def validate(args: Namespace) -> dict[str, Any]:
+    """Validate as the options say, write the files that are asked for, and print the metrics.
+
+    Returns:
+        ``miou``, ``pixel_accuracy`` and ``mean_accuracy`` in percent, ``images`` and ``bad_images``.
+    """
+    device = init_device(args)
+    if args.data_dir is None:
+        raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
+    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
+    amp = trained.options.get("amp") if args.amp is None else args.amp
+    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
+    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
+    dataset = PairSet(PairSource(args.data_dir, args.val_split), trained.rules)
+    bad_images = BadImages(args.bad_images)
+    workers = default_workers(args.workers, args.world_size)
+    loader = eval_loader(dataset, args.rank, args.world_size, workers, device, bad_images)
+    layout = memory_format(args.channels_last)
+    model = trained.model.to(device=device, memory_format=layout).eval()
+    confusion = ConfusionMatrix(trained.rules.num_classes, trained.rules.ignore_index, device)
+    count = evaluate(
+        torch.compile(model) if args.compile else model, loader, inference, confusion, trained.images, layout
+    )
+    counts = torch.tensor([count, bad_images.count], device=device)
+    if args.distributed:
+        dist.all_reduce(counts)
+    images, bad = counts.tolist()
+    if not images:
+        raise UsageError(f"no image can be read: {dataset.source.where}; mend the files")
+    metrics = {**confusion.compute(), "images": images, "bad_images": bad}
+    if args.rank == 0:
+        _report(args, metrics, confusion, trained.class_names)
+    return metrics
+
+
+def _report(
+    args: Namespace, metrics: dict[str, Any], confusion: ConfusionMatrix, class_names: Sequence[str] | None
+) -> None:
+    names = class_names or [f"class {index}" for index in range(confusion.num_classes)]
+    rows = [{"class": name, **row} for name, row in zip(names, confusion.per_class(), strict=True)]
+    print(  # noqa: T201
+        f"mIoU {metrics['miou']:.2f} %, pixel accuracy {metrics['pixel_accuracy']:.2f} %, "
+        f"mean accuracy {metrics['mean_accuracy']:.2f} %, {metrics['images']} images"
+    )
+    if metrics["bad_images"]:
+        print(f"bad_images: {metrics['bad_images']}")  # noqa: T201
+    for row in rows:
+        if row["iou"] is not None:
+            print(f"  {row['class']}: IoU {row['iou']:.2f} %, {row['pixels']} pixels")  # noqa: T201
+    if args.per_class:
+        with atomic_file(args.per_class) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    if args.results:
+        with atomic_file(args.results) as temporary:
+            content = {"checkpoint": args.checkpoint, "data": args.data_dir, **metrics, "per_class": rows}
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_main(main)
