@@ -15,6 +15,8 @@ from sot_core import Classifier, OnlyVisualTokensClassifier
 from tests.support import REPOSITORY, need_shared
 from tests.vision.conftest import make_image, make_split
 from tests.vision.golden import golden_model
+from tests.vision.segment.conftest import make_set
+from tests.vision.segment.mmseg import mmseg_state
 from tests.vision.test_data_sources import cifar_files
 from tests.vision.test_hvt import published_names as hvt_names
 from tests.vision.test_lvvit import published_names as lvvit_names
@@ -25,13 +27,15 @@ from vision.data.sources import open_source
 from vision.data.token_labels import LabelMap, write_label_maps
 from vision.options import train_parser
 from vision.predict import predict_parser
+from vision.segment import validate as validate_segments
 from vision.validate import validate_parser
 
 PROGRAMS = {"train": train, "validate": validate, "predict": predict, "check_data": check_data, "summary": summary}
+PROGRAMS["segment/validate"] = validate_segments
 VISION, MIGRATION = (
     (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("vision", "migration")
 )
-COMMAND = re.compile(r"^(?:python|torchrun --nproc_per_node \d+) (?:-m vision\.|vision/)(\w+)(?:\.py)? ?(.*)$")
+COMMAND = re.compile(r"^(?:python|torchrun --nproc_per_node \d+) (?:-m vision\.|vision/)([\w/]+)(?:\.py)? ?(.*)$")
 
 
 def commands(text):
@@ -101,6 +105,9 @@ def imagenet(tmp_path_factory):
     save_published("lvvit_s", root / "lvvit_s-26M-224-83.3.pth.tar")
     save_published("lvvit_s_384", root / "lvvit_s-26M-384-84.4.pth.tar")
     save_label_maps(root / "LABELS", root / "DIR")
+    make_set(root / "ADE20K", {"validation": 1})
+    sizes = {"width": 384, "depth": 16, "channels": 256, "last": 2048, "classes": 150, "grid": 32, "stem": 64}
+    torch.save({"state_dict": mmseg_state(**sizes)}, root / "upernet_lvvit_s.pth")
     for folder, write in (("config", save_hvt_configs), ("CIFAR100", lambda path: cifar_files(path, "cifar100"))):
         (root / folder).mkdir()
         write(root / folder)
@@ -149,6 +156,8 @@ def dry_run(command, capsys):
     more = ["--dry-run", "--device", "cpu", "-j", "0"]
     if "--real-labels" in command:  # wants all 50,000 images
         command = command.replace("--real-labels", "")
+    if "upernet" in command:  # several scales of the full size take minutes
+        more += ["--short-side", "96"]
     run(command, *more)
     out = capsys.readouterr().out
     loss = float(re.search(r"loss of the first \d images: (\S+)\n$", out)[1])

@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from sot_core.cli import UsageError
 from vision.segment.dataset import normalize
 from vision.segment.inference import Inference
 from vision.segment.metrics import ConfusionMatrix
 
-__all__ = ["evaluate", "inference_options"]
+__all__ = ["evaluate", "first_loss", "inference_options"]
 
 
 def evaluate(
@@ -47,6 +49,25 @@ def evaluate(
             count += 1
     confusion.reduce()
     return count
+
+
+def first_loss(
+    model: nn.Module,
+    loader: Iterable[tuple[Tensor, Tensor]],
+    inference: Inference,
+    images: dict[str, Any],
+    ignore_index: int,
+) -> float:
+    """Cross-entropy of the pixels of the first image that can be read, see `evaluate`.
+
+    Raises:
+        UsageError: if none can be read.
+    """
+    pixels, classes = next(((pixels, classes) for pixels, classes in loader if len(pixels)), (None, None))
+    if pixels is None:
+        raise UsageError("no image can be read: --val-split; mend the files")
+    probabilities = inference(model, normalize(pixels, images["mean"], images["std"]))
+    return F.nll_loss(probabilities.clamp_min(1e-30).log(), classes, ignore_index=ignore_index).item()
 
 
 def inference_options(args: Any, crop_size: int, short_side: int, autocast: Any) -> Inference:

@@ -25,10 +25,12 @@ from sot_core.cli import UsageError, atomic_file, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages
 from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.options import add_device_options
+from vision.dry_run import print_dry_run
+from vision.options import add_device_options, add_dry_run
+from vision.resolve import plain_options
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import PairSet, eval_loader
-from vision.segment.evaluate import evaluate, inference_options
+from vision.segment.evaluate import evaluate, first_loss, inference_options
 from vision.segment.files import PairSource
 from vision.segment.metrics import ConfusionMatrix
 from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
@@ -41,6 +43,7 @@ def validate_parser() -> Parser:
     parser = Parser(prog="validate.py", description="Validate UperNet.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder with images/ and annotations/")
     parser.add_argument("--config", help="YAML file of options")
+    add_dry_run(parser)
     add_checkpoint_options(parser)
     add_data_options(parser)
     add_inference_options(parser)
@@ -63,7 +66,8 @@ def validate(args: Namespace) -> dict[str, Any]:
     """Validate as the options say, write the files that are asked for, and print the metrics.
 
     Returns:
-        ``miou``, ``pixel_accuracy`` and ``mean_accuracy`` in percent, ``images`` and ``bad_images``.
+        ``miou``, ``pixel_accuracy`` and ``mean_accuracy`` in percent, ``images`` and ``bad_images``; nothing for a dry
+        run.
     """
     device = init_device(args)
     if args.data_dir is None:
@@ -78,6 +82,11 @@ def validate(args: Namespace) -> dict[str, Any]:
     loader = eval_loader(dataset, args.rank, args.world_size, workers, device, bad_images)
     layout = memory_format(args.channels_last)
     model = trained.model.to(device=device, memory_format=layout).eval()
+    if args.dry_run:
+        loss = first_loss(model, loader, inference, trained.images, trained.rules.ignore_index)
+        if args.rank == 0:
+            print_dry_run(plain_options(args), {"recipe": trained.recipe, "images": trained.images}, loss, 1)
+        return {}
     confusion = ConfusionMatrix(trained.rules.num_classes, trained.rules.ignore_index, device)
     count = evaluate(
         torch.compile(model) if args.compile else model, loader, inference, confusion, trained.images, layout
