@@ -44,6 +44,10 @@ def load_config(
         UsageError: if it cannot be read, or is of another kind.
     """
     source = config_name or path
+    if os.path.isfile(path):
+        raise UsageError(f"a file where a model's folder is expected: {os.path.abspath(path)}; give its folder")
+    if not os.path.exists(path) and (path.startswith((os.sep, ".", "~")) or path.count("/") > 1):
+        raise UsageError(f"no such model folder: {os.path.abspath(path)}; check the path")
     wanted = None if model_type is None else MODEL_TYPES.get(model_type, model_type)
     if wanted is not None and wanted not in CONFIG_MAPPING:
         raise UsageError(f"no such model type: --model_type {model_type}; leave it out, or give for instance bert")
@@ -55,11 +59,11 @@ def load_config(
             config = AutoConfig.from_pretrained(source, cache_dir=cache_dir)
         else:
             config = CONFIG_MAPPING[wanted].from_dict(values)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a configuration trips over that is not as transformers writes it
         raise UsageError(
-            f"cannot load the model ({_first_line(error)}): {_where(source)}; give a model folder"
+            f"cannot load the model ({_sentence(error)}): {_where(source)}; give a model folder"
         ) from error
     found = config.backbone.model_type if isinstance(config, SoTConfig) else config.model_type
     if wanted is not None and found != wanted:
@@ -176,9 +180,9 @@ def load_tokenizer(
     kind = {"config": model.config.backbone} if tokenizer_name is None else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache_dir, use_fast=True, **kind, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise UsageError(
-            f"cannot load the tokenizer ({_first_line(error)}): {_where(source)}; give --tokenizer_name"
+            f"cannot load the tokenizer ({_sentence(error)}): {_where(source)}; give --tokenizer_name"
         ) from error
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of absent files
@@ -253,9 +257,11 @@ def _new_config(
 def _load(path: str, **arguments: Any) -> SoTForSequenceClassification:
     try:
         return SoTForSequenceClassification.from_pretrained(path, **arguments)
-    except (OSError, RuntimeError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # files that are cut off, or no weights at all
         raise UsageError(
-            f"cannot load the weights ({_first_line(error)}): {_where(path)}; give a model folder"
+            f"cannot load the weights ({_sentence(error)}): {_where(path)}; give a model folder"
         ) from error
 
 
@@ -263,6 +269,8 @@ def _where(path: str) -> str:
     return os.path.abspath(path) if os.path.exists(path) else path
 
 
-def _first_line(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
+    """The first sentence of a message."""
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
+    sentence = lines[0].partition(". ")[0].rstrip(".:") if lines else type(error).__name__
+    return f"no {sentence}" if isinstance(error, KeyError) else sentence
