@@ -202,16 +202,19 @@ def load_tokenizer(
     return tokenizer
 
 
-def usable_length(model: SoTForSequenceClassification, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
+def usable_length(
+    model: SoTForSequenceClassification, tokenizer: PreTrainedTokenizerBase, wanted: int | None, pairs: bool = False
+) -> int:
     """The most tokens of a sample, special ones included.
 
     Args:
         model: The model: RoBERTa's table of positions has rows that no token uses.
         tokenizer: Its tokenizer.
         wanted: The user's limit; None: 128, or less if the model takes less.
+        pairs: Whether samples are pairs of texts, of each of which a token is to be left.
 
     Raises:
-        UsageError: if the model takes less than the user wants.
+        UsageError: if the model takes less than the user wants, or nothing would be left beside special tokens.
     """
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -219,9 +222,9 @@ def usable_length(model: SoTForSequenceClassification, tokenizer: PreTrainedToke
         tables = [m for name, m in model.backbone.named_modules() if name.endswith("position_embeddings")]
         unused = [t.padding_idx + 1 for t in tables if getattr(t, "padding_idx", None) is not None]
         limits.append(positions - max(unused, default=0))
-    most = int(min(limits))
-    if wanted is not None and not 1 <= wanted <= most:
-        raise UsageError(f"--max_seq_length {wanted}, but the model takes 1 to {most} tokens; give {most} or less")
+    most, least = int(min(limits)), tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
+    if wanted is not None and not least <= wanted <= most:
+        raise UsageError(f"--max_seq_length {wanted}, but the model takes {least} to {most} tokens; give one of these")
     return min(DEFAULT_LENGTH, most) if wanted is None else wanted
 
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer with a learning rate of its own for the head."""
+"""transformers' Trainer with a learning rate of its own for the head, which stops when it diverges."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from transformers import Trainer
+
+from sot_core.cli import UsageError
 
 __all__ = ["HeadTrainer"]
 
@@ -22,6 +24,20 @@ class HeadTrainer(Trainer):
     def __init__(self, *args: Any, head_lr_scale: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.head_lr_scale = head_lr_scale
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As `Trainer.training_step`; a loss that is not finite ends the training, the checkpoints are kept.
+
+        Raises:
+            UsageError: naming the step.
+        """
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        if not loss.isfinite():
+            raise UsageError(
+                f"the loss is not finite, training has diverged: step {self.state.global_step + 1}; "
+                "lower --learning_rate, or give --max_grad_norm or --warmup_steps"
+            )
+        return loss
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As `Trainer.create_optimizer`; each of its groups is split into the backbone's part and the head's."""
