@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import Trainer
 
 from sot_core.cli import UsageError
@@ -38,6 +43,29 @@ class HeadTrainer(Trainer):
                 "lower --learning_rate, or give --max_grad_norm or --warmup_steps"
             )
         return loss
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """As `Trainer.save_model`; a full disk is told as one."""
+        with self._full_disk_is_named():
+            super().save_model(*args, **kwargs)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self._full_disk_is_named():
+            super()._save_checkpoint(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _full_disk_is_named(self) -> Iterator[None]:
+        """Torch's and safetensors' own errors do not tell it."""
+        try:
+            yield
+        except (RuntimeError, SafetensorError) as error:
+            size = sum(parameter.nbytes for parameter in self.model.parameters())
+            if shutil.disk_usage(self.args.output_dir).free > 3 * size:  # weights and Adam's two averages
+                raise
+            raise UsageError(
+                f"no room for a checkpoint: {os.path.abspath(self.args.output_dir)}; make some, and go on with "
+                "--resume_from_checkpoint last"
+            ) from error
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As `Trainer.create_optimizer`; each of its groups is split into the backbone's part and the head's."""
