@@ -20,7 +20,7 @@ from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
 from sot_text.wordpiece import read_settings, read_vocab
 
-__all__ = ["load_config", "load_model", "load_tokenizer", "saved_labels", "usable_length"]
+__all__ = ["load_config", "load_model", "load_tokenizer", "load_weights", "saved_labels", "usable_length"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,22 @@ def saved_labels(config: PretrainedConfig) -> list[str] | None:
     return [str(config.id2label[number]) for number in range(config.num_labels)]
 
 
+def load_weights(path: str, **arguments: Any) -> SoTForSequenceClassification:
+    """As `SoTForSequenceClassification.from_pretrained`.
+
+    Raises:
+        UsageError: for whatever keeps it from loading.
+    """
+    try:
+        return SoTForSequenceClassification.from_pretrained(path, **arguments)
+    except UsageError:
+        raise
+    except Exception as error:  # files that are cut off, or no weights at all
+        raise UsageError(
+            f"cannot load the weights ({_sentence(error)}): {_where(path)}; give a model folder"
+        ) from error
+
+
 def load_model(
     path: str,
     config: PretrainedConfig,
@@ -125,14 +141,14 @@ def load_model(
             raise UsageError(f"a backbone without a trained head: {_where(path)}; give --do_train, or a trained model")
         settings = {**recipe, **head}
         config = _new_config(config, settings, label_arguments, freeze_backbone, path)
-        return _load(path, config=config, **arguments), task
+        return load_weights(path, config=config, **arguments), task
     saved = saved_labels(config)
     same_labels = sorted(map(str.casefold, saved or [])) == sorted(map(str.casefold, task.labels))
     try:
         wanted = SoTConfig(config.backbone, head={**config.head, **head}, num_labels=len(names)).head
     except ValueError as error:
         raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
-    model = _load(path, **arguments)
+    model = load_weights(path, **arguments)
     if model.config.freeze_backbone != freeze_backbone:
         model.freeze_backbone(freeze_backbone)
     if same_labels and wanted == config.head:
@@ -255,17 +271,6 @@ def _new_config(
         return SoTConfig(backbone, head=head, freeze_backbone=freeze, **labels)
     except ValueError as error:
         raise UsageError(f"the head cannot be built ({error}): {_where(path)}; see docs/heads.md") from error
-
-
-def _load(path: str, **arguments: Any) -> SoTForSequenceClassification:
-    try:
-        return SoTForSequenceClassification.from_pretrained(path, **arguments)
-    except UsageError:
-        raise
-    except Exception as error:  # files that are cut off, or no weights at all
-        raise UsageError(
-            f"cannot load the weights ({_sentence(error)}): {_where(path)}; give a model folder"
-        ) from error
 
 
 def _where(path: str) -> str:
