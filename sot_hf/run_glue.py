@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import logging as hf_logging
 
 from sot_core.cli import UsageError, atomic_file, run_main
@@ -85,8 +92,7 @@ def run(options: Options) -> dict[str, float]:
     )
     tokenizer = load_tokenizer(glue.model_name_or_path, model, glue.tokenizer_name, glue.do_lower_case, glue.cache_dir)
     length = usable_length(model, tokenizer, glue.max_seq_length, pairs=task.num_inputs == 2)
-    if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
-        raise UsageError(f"a {model.backbone.config.model_type} cannot do that: --gradient_checkpointing; leave it out")
+    _check_fit(training, model, task)
 
     def read(split: SplitFile, rows: int | None = None) -> TextDataset:
         return read_split(task, split, folder, tokenizer, length, rows)
@@ -96,17 +102,7 @@ def run(options: Options) -> dict[str, float]:
     if training.do_eval:
         valid = {s.name: read(s, glue.max_eval_samples) for s in task.splits if s.name.startswith("valid")}
     test = _read_test(task, folder, read) if training.do_predict else {}
-    padding = {"padding": "max_length", "max_length": length} if glue.pad_to_max_length else {}
-    trainer = HeadTrainer(
-        head_lr_scale=glue.head_lr_scale,
-        model=model,
-        args=training,
-        train_dataset=train,
-        eval_dataset=valid.get("valid"),
-        data_collator=DataCollatorWithPadding(tokenizer, **padding),
-        processing_class=tokenizer,
-        compute_metrics=_metrics_function(task),
-    )
+    trainer = _build_trainer(options, model, task, tokenizer, length, train, valid)
     if training.do_train:
         if resume:
             check_same_model(Path(resume), model.config)
@@ -188,6 +184,39 @@ def _predictions(logits: np.ndarray, task: GlueTask) -> np.ndarray:
     if not np.isfinite(logits).all():
         raise UsageError("the model's outputs are not finite: it has diverged; lower --learning_rate")
     return logits[:, 0] if task.regression else logits.argmax(axis=-1)
+
+
+def _check_fit(training: TrainingArguments, model: SoTForSequenceClassification, task: GlueTask) -> None:
+    if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
+        kind = model.backbone.config.model_type
+        raise UsageError(f"{kind} has no gradient checkpointing: --gradient_checkpointing; leave it out")
+    if training.label_smoothing_factor and task.regression:
+        raise UsageError("a regression has no classes to smooth: --label_smoothing_factor; leave it out")
+
+
+def _build_trainer(
+    options: Options,
+    model: SoTForSequenceClassification,
+    task: GlueTask,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    train: TextDataset | None,
+    valid: dict[str, TextDataset],
+) -> HeadTrainer:
+    padding = {"padding": "max_length", "max_length": length} if options.glue.pad_to_max_length else {}
+    try:
+        return HeadTrainer(
+            head_lr_scale=options.glue.head_lr_scale,
+            model=model,
+            args=options.training,
+            train_dataset=train,
+            eval_dataset=valid.get("valid"),
+            data_collator=DataCollatorWithPadding(tokenizer, **padding),
+            processing_class=tokenizer,
+            compute_metrics=_metrics_function(task),
+        )
+    except (ValueError, ImportError) as error:  # such as --report_to with a name it does not know
+        raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
 
 
 def _train(trainer: Trainer, resume: str | None) -> None:

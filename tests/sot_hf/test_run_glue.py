@@ -14,7 +14,7 @@ from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run
 from sot_text.metrics import compute_metrics
 from tests.sot_hf.conftest import sentence, write_rows
-from tests.sot_hf.models import DECODER, VOCAB, tokenizer
+from tests.sot_hf.models import DECODER, VOCAB, tiny_model, tokenizer
 
 QUICK = ("--use_cpu", "--disable_tqdm", "True", "--learning_rate", "3e-3", "--per_device_train_batch_size", "8")
 
@@ -232,12 +232,24 @@ def test_long_rows_are_cut_with_their_separators(bert_folder, tmp_path, caplog):
         (("--task_name", "RTE", "--do_train", "--model_type", "roberta"), "a bert where --model_type roberta"),
         (("--task_name", "RTE", "--do_train", "--do_eval", "--metric_for_best_model", "f1"), "does not report f1"),
         (("--task_name", "RTE", "--do_train", "--resume_from_checkpoint", "last"), "no checkpoint to resume from"),
+        (("--text_columns", "sentence1", "--label_column", "index", "--regression", "--do_train",
+          "--label_smoothing_factor", "0.1"), "a regression has no classes to smooth"),
     ],
 )  # fmt: skip
 def test_mistakes(more, message, bert_folder, rte, tmp_path):
     with pytest.raises(UsageError, match=message):
         main(words(bert_folder, rte, tmp_path / "out", *more))
     assert not (tmp_path / "out").exists()
+
+
+def test_trainings_that_cannot_start(rte, tmp_path):
+    tiny_model("openai-gpt", num_labels=2, id2label={0: "entailment", 1: "not_entailment"}).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    command = words(tmp_path, rte, tmp_path / "out", "--task_name", "RTE", "--do_train")
+    with pytest.raises(UsageError, match="openai-gpt has no gradient checkpointing"):
+        main([*command, "--gradient_checkpointing"])
+    with pytest.raises(UsageError, match="foo is not supported"):
+        main([*command, "--report_to", "foo"])
 
 
 def test_models_that_are_absent_or_broken(bert_folder, rte, tmp_path, monkeypatch):
