@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
 from sot_core.cli import UsageError
@@ -43,6 +44,10 @@ class HeadTrainer(Trainer):
                 "lower --learning_rate, or give --max_grad_norm or --warmup_steps"
             )
         return loss
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+        """In the order of the rows, always: batches of like length would give predictions in another order."""
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """As `Trainer.save_model`; a full disk is told as one."""

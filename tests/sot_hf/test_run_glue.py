@@ -14,7 +14,7 @@ from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run
 from sot_text.metrics import compute_metrics
 from tests.sot_hf.conftest import sentence, write_rows
-from tests.sot_hf.models import DECODER, VOCAB, tiny_model, tokenizer
+from tests.sot_hf.models import DECODER, VOCAB, randomize, tiny_model, tokenizer
 
 QUICK = ("--use_cpu", "--disable_tqdm", "True", "--learning_rate", "3e-3", "--per_device_train_batch_size", "8")
 
@@ -154,6 +154,22 @@ def test_regression_on_own_data(bert_folder, tmp_path):
     )
     numbers = [float(line.split("\t")[1]) for line in (tmp_path / "out" / "custom.tsv").read_text().splitlines()[1:]]
     assert len(numbers) == 3
+
+
+def test_predictions_are_in_the_order_of_the_rows(tmp_path):
+    randomize(tiny_model("bert", num_labels=1, problem_type="regression")).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    rng = random.Random(9)
+    texts = [sentence(rng) for _ in range(40)]
+    write_rows(tmp_path / "test.tsv", ("text",), [(text,) for text in texts])
+    own = ("--text_columns", "text", "--label_column", "score", "--regression", "--do_predict")
+    main(words(tmp_path / "model", tmp_path, tmp_path / "out", *own, "--per_device_eval_batch_size", "4"))
+    found = [float(line.split("\t")[1]) for line in (tmp_path / "out" / "custom.tsv").read_text().splitlines()[1:]]
+    model, encode = SoTForSequenceClassification.from_pretrained(tmp_path / "model"), tokenizer()
+    with torch.no_grad():
+        expected = [model(**encode(text, return_tensors="pt")).logits.item() for text in texts]
+    assert max(expected) - min(expected) > 0.1
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_both_dev_files_of_mnli(trained, tmp_path, bert_folder):
