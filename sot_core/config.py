@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self
 
 from sot_core.covariance import CENTERS
@@ -92,6 +92,9 @@ class HeadConfig:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if not isinstance(self.num_classes, Integral) or self.num_classes < 0:
             raise ValueError(f"num_classes must be an integer of at least 0, got {self.num_classes!r}")
+        for name in ("alpha", "residual_eps", "drop_rate", "cls_pooler_drop_rate"):
+            if not isinstance(getattr(self, name), Real):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
         for name in ("drop_rate", "cls_pooler_drop_rate"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
@@ -109,7 +112,7 @@ class HeadConfig:
             ("center", CENTERS),
         )
         for name, names in choices:
-            if getattr(self, name) not in names:
+            if getattr(self, name) not in tuple(names):
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(names)}")
 
     @classmethod

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import math
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -24,6 +26,18 @@ OLD_SPELLINGS: dict[str, tuple[str, ...]] = {
     "--evaluation_strategy": ("--eval_strategy",),
     "--group_by_length": ("--train_sampling_strategy", "group_by_length"),
     "--overwrite_cache": (),  # nothing is cached
+}
+
+
+# the smallest values that make sense; smaller ones end in an error deep in a training
+SMALLEST: dict[str, int] = {
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0,
+    "weight_decay": 0,
+    "max_train_samples": 1,
+    "max_eval_samples": 1,
 }
 
 
@@ -83,28 +97,48 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     best checkpoint is loaded in the end, the best and the last one are kept, and batches hold rows of like length.
 
     Raises:
-        UsageError: for a combination that cannot run. An unknown option ends the program as argparse does.
+        UsageError: for an unknown option, naming the nearest one, a value that is none, or a combination that cannot
+            run.
     """
     parser = _parser()
-    values = vars(parser.parse_args(_modern(arguments)))
+    namespace, unknown = parser.parse_known_args(_modern(arguments))
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        near = difflib.get_close_matches(name, parser._option_string_actions, n=1)
+        hint = f"did you mean {near[0]}?" if near else "--help shows all"
+        raise UsageError(f"unknown option {name}: the command line; {hint}")
+    values = vars(namespace)
+    _check_ranges(values)
+    if values["metric_for_best_model"] == "loss":
+        values["metric_for_best_model"] = "eval_loss"  # "loss" is what `TrainingArguments` makes of None
     _fill_defaults(values)
     head = head_settings({option.name: values[option.name] for option in HEAD_OPTIONS if option.name in values})
     glue = GlueArguments(**_fields_of(GlueArguments, values))
     try:
         training = TrainingArguments(**_fields_of(TrainingArguments, values))
     except (ValueError, ImportError) as error:
-        raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the options do not fit together ({reason}): the command line; change one") from error
     if not 0.0 < glue.head_lr_scale < float("inf"):
         raise UsageError(
             f"not a positive number: --head_lr_scale {glue.head_lr_scale:g}; give 1 for the backbone's rate"
         )
     if not (training.do_train or training.do_eval or training.do_predict):
         raise UsageError("nothing to do: the command line; give --do_train, --do_eval or --do_predict")
+    if glue.eval_all_checkpoints and not training.do_eval:
+        raise UsageError("no evaluation is asked for: --eval_all_checkpoints; give --do_eval, too")
     return Options(glue, training, head)
 
 
-def _parser() -> HfArgumentParser:
-    parser = HfArgumentParser(
+class _Parser(HfArgumentParser):
+    """Tell a mistake in one line: all the options would be a page."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}: the command line; see --help")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         (GlueArguments, TrainingArguments),
         prog="python -m sot_hf.run_glue",
         description="Fine-tune, evaluate and predict with a second-order head on a Hugging Face backbone.",
@@ -139,6 +173,15 @@ def _modern(arguments: Sequence[str]) -> list[str]:
     return words
 
 
+def _check_ranges(values: dict[str, Any]) -> None:
+    for name, low in SMALLEST.items():
+        value = values[name]
+        if value is not None and not low <= value < math.inf:
+            raise UsageError(f"--{name} {value:g} is out of range: the command line; give {low} or more")
+    if values["max_steps"] <= 0 and not 0 < values["num_train_epochs"] < math.inf:
+        raise UsageError(f"no training: --num_train_epochs {values['num_train_epochs']:g}; give a positive number")
+
+
 def _fill_defaults(values: dict[str, Any]) -> None:
     evaluates = values["do_eval"]
     if values["save_strategy"] is None:
@@ -157,7 +200,7 @@ def _fill_defaults(values: dict[str, Any]) -> None:
     if values["train_sampling_strategy"] is None:
         values["train_sampling_strategy"] = "group_by_length"
     if values["save_total_limit"] is None and not values["eval_all_checkpoints"] and values["load_best_model_at_end"]:
-        values["save_total_limit"] = 1  # besides the best one
+        values["save_total_limit"] = 2  # the best and the last one; with 1 the last one goes in the end
     if values["ddp_find_unused_parameters"] is None:
         values["ddp_find_unused_parameters"] = False  # there are none
     values["output_dir"] = os.path.normpath(values["output_dir"])

@@ -10,11 +10,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from sot_core import HeadConfig
 
-__all__ = ["CLS_POSITIONS", "SoTConfig"]
+__all__ = ["CLS_POSITIONS", "CONFIG_ARGUMENTS", "SoTConfig"]
 
 CLS_POSITIONS = ("first", "last")
 # what backbones call the dropout before a classifier; the first one that a configuration has counts
 DROPOUT_NAMES = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "resid_pdrop", "hidden_dropout")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+# keyword arguments of from_pretrained that replace what a configuration says
+CONFIG_ARGUMENTS = ("num_labels", "id2label", "label2id", "problem_type", "head", "cls_position", "freeze_backbone")
 OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not the user's
 
 
@@ -33,7 +36,8 @@ class SoTConfig(PretrainedConfig):
         **kwargs: transformers' own: ``num_labels``, ``id2label``, ``problem_type``...
 
     Raises:
-        ValueError: for a head that cannot be built, another ``cls_position``, or an encoder-decoder.
+        ValueError: for a head that cannot be built, another ``cls_position`` or ``problem_type``, labels that are not
+            numbered from 0 on, or an encoder-decoder.
 
     Example:
         >>> from transformers import BertConfig
@@ -58,12 +62,30 @@ class SoTConfig(PretrainedConfig):
         self.head: dict[str, Any] = {}
         self.cls_position = default_cls_position(self.backbone) if cls_position is None else cls_position
         self.freeze_backbone = freeze_backbone
+        if kwargs.get("label2id") and not kwargs.get("id2label"):
+            kwargs["id2label"] = {number: name for name, number in kwargs["label2id"].items()}
+        if kwargs.get("id2label") and kwargs.get("num_labels", len(kwargs["id2label"])) != len(kwargs["id2label"]):
+            raise ValueError(f"num_labels={kwargs['num_labels']} beside {len(kwargs['id2label'])} names of labels")
         super().__init__(**kwargs)
-        if self.id2label and not self.label2id:
-            self.label2id = {name: number for number, name in self.id2label.items()}
-        if self.cls_position not in CLS_POSITIONS:
-            raise ValueError(f"Unknown cls_position {cls_position!r}, expected one of {list(CLS_POSITIONS)}")
+        if sorted(self.id2label) != list(range(self.num_labels)):
+            raise ValueError(f"id2label must number the labels 0, 1, 2..., got {self.id2label}")
+        self.label2id = {name: number for number, name in self.id2label.items()}
+        choices = (("cls_position", CLS_POSITIONS), ("problem_type", (*PROBLEM_TYPES, None)))
+        for name, valid in choices:
+            if getattr(self, name) not in valid:
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(valid)}")
+        if not isinstance(freeze_backbone, bool):
+            raise ValueError(f"freeze_backbone must be True or False, got {freeze_backbone!r}")
         self.set_head(head or {})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As `PretrainedConfig.from_dict`; arguments in place of what the dictionary says are checked like it."""
+        own = {name: kwargs.pop(name) for name in CONFIG_ARGUMENTS if name in kwargs}
+        names = config_dict.get("id2label") or ()
+        if {"id2label", "label2id"} & own.keys() or own.get("num_labels", len(names)) != len(names):
+            config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
+        return super().from_dict({**config_dict, **own}, **kwargs)
 
     @classmethod
     def from_backbone(cls, backbone: PretrainedConfig, **kwargs: Any) -> Self:
@@ -97,6 +119,8 @@ class SoTConfig(PretrainedConfig):
             "cls_pooler_activation": "tanh",
             "cls_pooler_drop_rate": _dropout(self.backbone),
         }
+        if not isinstance(values, Mapping):
+            raise ValueError(f"head must be a dictionary, got {values!r}")
         given = {key: value for key, value in values.items() if key not in OWN_FIELDS}
         config = HeadConfig.from_dict(given, embed_dim=self.hidden_size, num_classes=max(self.num_labels, 1), **pooler)
         self.head = {key: value for key, value in config.to_dict().items() if key not in OWN_FIELDS}
@@ -122,6 +146,8 @@ def _backbone_config(backbone: PretrainedConfig | Mapping[str, Any] | None) -> P
         if model_type not in CONFIG_MAPPING:
             raise ValueError(f"Unknown model_type {model_type!r} in the backbone's configuration")
         backbone = CONFIG_MAPPING[model_type](**values)
+    if not isinstance(backbone, PretrainedConfig):
+        raise ValueError(f"backbone must be a configuration or its dictionary, got {backbone!r}")
     if getattr(backbone, "is_encoder_decoder", False):
         raise ValueError(f"a backbone must be an encoder or a decoder, {backbone.model_type!r} is both")
     return backbone

@@ -23,14 +23,15 @@ from transformers.utils import logging as hf_logging
 from sot_core.cli import UsageError, atomic_folder, run_main
 from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
-from sot_hf.loading import load_config, saved_labels
+from sot_hf.loading import load_config, load_weights, saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.architecture import ACTIVATIONS, BertArchitecture
-from sot_text.dictionary import write_dictionary
+from sot_text.dictionary import read_dictionary, write_dictionary
 from sot_text.fairseq_classifier import FairseqClassifier, read_classifier
+from sot_text.labels import check_labels
 from sot_text.roberta_weights import TOKEN_TYPES, fairseq_to_roberta, roberta_to_fairseq
 from sot_text.weights import bert_to_fairseq, fairseq_to_bert
-from sot_text.wordpiece import fairseq_order, read_vocab
+from sot_text.wordpiece import fairseq_order, read_vocab, word_pieces
 
 __all__ = ["convert", "main", "to_fairseq", "to_hugging_face"]
 
@@ -92,7 +93,8 @@ def to_fairseq(source: Path, output: Path) -> None:
     """Write a saved model with a BERT or RoBERTa in it as a folder for ``sot_fairseq.from_pretrained``.
 
     Raises:
-        UsageError: For another backbone, a decoder's use of it, or a tokenizer that fairseq's side does not have.
+        UsageError: For another backbone, a decoder's use of it, labels or a tokenizer that fairseq's side does not
+            have.
     """
     config = load_config(os.fspath(source))
     if not isinstance(config, SoTConfig) or config.backbone.model_type not in ("bert", "roberta"):
@@ -101,7 +103,8 @@ def to_fairseq(source: Path, output: Path) -> None:
     if config.cls_position != "first" or config.problem_type == "multi_label_classification":
         raise UsageError(f"fairseq's task has no such model (decoder or several labels): {source.absolute()}; keep it")
     backbone, kind = config.backbone, config.backbone.model_type
-    model = SoTForSequenceClassification.from_pretrained(source, dtype=torch.float32)
+    labels = check_labels(saved_labels(config) or (), os.fspath(source)) if config.num_labels > 1 else ()
+    model = load_weights(os.fspath(source), dtype=torch.float32)
     tensors = model.backbone.state_dict()
     with atomic_folder(output) as folder:
         for name in ("input0", "tokenizer", "label"):
@@ -115,7 +118,6 @@ def to_fairseq(source: Path, output: Path) -> None:
             save_roberta_files(source, folder / "tokenizer", dictionary)
             encoder = roberta_to_fairseq(tensors, sizes.layers)
             sizes = _roberta_sizes(sizes, backbone)
-        labels = tuple(saved_labels(config) or ())
         write_dictionary(folder / "label" / "dict.txt", [(name, 1) for name in labels])
         classifier = FairseqClassifier(
             kind,
@@ -178,7 +180,11 @@ def _hf_encoder(classifier: FairseqClassifier) -> dict[str, Tensor]:
 def _bert_pieces(classifier: FairseqClassifier) -> list[str]:
     if classifier.data is None:
         raise UsageError("no tokenizer/vocab.txt beside the checkpoint or in its training data; give --data")
-    return read_vocab(classifier.data / "tokenizer" / "vocab.txt")
+    folder = classifier.data / "tokenizer"
+    vocab, dictionary = read_vocab(folder / "vocab.txt"), folder / "dict.txt"
+    if dictionary.is_file() and [entry for entry, _ in read_dictionary(dictionary)] != word_pieces(vocab):
+        raise UsageError(f"vocab.txt and dict.txt are of different vocabularies: {folder.absolute()}; get both anew")
+    return vocab
 
 
 def _tokenizer(classifier: FairseqClassifier) -> PreTrainedTokenizerFast | None:

@@ -118,11 +118,12 @@ def read_split(
         max_rows: Use the first so many rows alone; None: all.
 
     Raises:
-        UsageError: as :func:`sot_text.tsv.read_tsv`, and for a label that is none of the task's.
+        UsageError: as :func:`sot_text.tsv.read_tsv`, and for a label that is none of the task's. A test file's
+            labels, where it has some, are not read.
     """
     table = read_split_file(task, split, folder)
     targets = None
-    if split.label_column in table.columns:
+    if not split.is_test:
         if task.regression:
             targets = regression_targets(table, split.label_column, task.label_range).astype(np.float32)
         else:
@@ -154,11 +155,6 @@ def _tokenize(
     tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int, truncation: bool = False
 ) -> list[dict[str, list[int]]]:
     limit: dict[str, Any] = {"truncation": "longest_first", "max_length": max_length} if truncation else {}
-    try:
-        batch = tokenizer(*columns, **limit, verbose=False)
-    except Exception as error:
-        if not truncation:
-            raise
-        raise UsageError(f"--max_seq_length {max_length} leaves no room beside special tokens; give more") from error
+    batch = tokenizer(*columns, **limit, verbose=False)
     names = list(batch)
     return [dict(zip(names, cells, strict=True)) for cells in zip(*(batch[name] for name in names), strict=True)]

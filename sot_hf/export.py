@@ -25,6 +25,7 @@ __all__ = ["example_inputs", "export_onnx", "main"]
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4
+OLDEST_OPSET = 18  # torch's exporter writes no older one
 
 
 class _LogitsOf(nn.Module):
@@ -72,29 +73,36 @@ def export_onnx(model: SoTForSequenceClassification, path: str | os.PathLike[str
         The path.
 
     Raises:
-        UsageError: if onnx and onnxscript are not installed, or the graph's logits differ from the model's.
+        UsageError: if onnx and onnxscript are not installed, the model has parts that ONNX has not, or the graph's
+            logits differ from the model's.
     """
     try:
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: ONNX export; pip install onnx onnxscript") from error
+    if opset < OLDEST_OPSET:
+        raise UsageError(f"operators of version {opset}: ONNX export; give --opset {OLDEST_OPSET} or more")
     path = Path(path)
     model = model.eval().cpu().float()
     inputs = example_inputs(model)
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            _LogitsOf(model, tuple(inputs)),
-            tuple(inputs.values()),
-            input_names=list(inputs),
-            output_names=["logits"],
-            dynamic_shapes=(tuple({0: batch, 1: length} for _ in inputs),),
-            opset_version=opset,
-            dynamo=True,
-            verbose=False,
-        )
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                _LogitsOf(model, tuple(inputs)),
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=["logits"],
+                dynamic_shapes=(tuple({0: batch, 1: length} for _ in inputs),),
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        parts = f"{model.config.backbone.model_type} and the head ({model.config.head['normalization']})"
+        raise UsageError(f"torch cannot write {parts}: ONNX export; try a newer torch, or another head") from error
     with atomic_file(path) as temporary:
         onnx.save_model(program.model_proto, temporary)
         _check(model, temporary)
@@ -108,7 +116,10 @@ def _check(model: SoTForSequenceClassification, path: Path) -> None:
     except ImportError:
         logger.warning("onnxruntime is not installed: the graph is not checked against the model")
         return
-    session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each kind of fault, all below Exception
+        raise UsageError("onnxruntime cannot run the graph: ONNX export; try another --opset") from error
     inputs = example_inputs(model, rows=3, length=11)
     found = torch.from_numpy(session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})[0])
     with torch.no_grad():
@@ -135,13 +146,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _load(folder: str) -> SoTForSequenceClassification:
     from sot_hf.configuration import SoTConfig
-    from sot_hf.loading import load_config
+    from sot_hf.loading import load_config, load_weights
 
     config = load_config(folder)
     if not isinstance(config, SoTConfig):
         raise UsageError(f"a backbone without a head: {os.path.abspath(folder)}; train one with sot_hf.run_glue")
-    model: SoTForSequenceClassification = SoTForSequenceClassification.from_pretrained(folder)
-    return model
+    return load_weights(folder)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
 from sot_text.wordpiece import read_settings, read_vocab
 
-__all__ = ["load_config", "load_model", "load_tokenizer", "saved_labels", "usable_length"]
+__all__ = ["load_config", "load_model", "load_tokenizer", "load_weights", "saved_labels", "usable_length"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,10 @@ def load_config(
         UsageError: if it cannot be read, or is of another kind.
     """
     source = config_name or path
+    if os.path.isfile(path):
+        raise UsageError(f"a file where a model's folder is expected: {os.path.abspath(path)}; give its folder")
+    if not os.path.exists(path) and (path.startswith((os.sep, ".", "~")) or path.count("/") > 1):
+        raise UsageError(f"no such model folder: {os.path.abspath(path)}; check the path")
     wanted = None if model_type is None else MODEL_TYPES.get(model_type, model_type)
     if wanted is not None and wanted not in CONFIG_MAPPING:
         raise UsageError(f"no such model type: --model_type {model_type}; leave it out, or give for instance bert")
@@ -55,11 +59,11 @@ def load_config(
             config = AutoConfig.from_pretrained(source, cache_dir=cache_dir)
         else:
             config = CONFIG_MAPPING[wanted].from_dict(values)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a configuration trips over that is not as transformers writes it
         raise UsageError(
-            f"cannot load the model ({_first_line(error)}): {_where(source)}; give a model folder"
+            f"cannot load the model ({_sentence(error)}): {_where(source)}; give a model folder"
         ) from error
     found = config.backbone.model_type if isinstance(config, SoTConfig) else config.model_type
     if wanted is not None and found != wanted:
@@ -74,6 +78,22 @@ def saved_labels(config: PretrainedConfig) -> list[str] | None:
     if not isinstance(config, SoTConfig) or config.num_labels < 2:
         return None
     return [str(config.id2label[number]) for number in range(config.num_labels)]
+
+
+def load_weights(path: str, **arguments: Any) -> SoTForSequenceClassification:
+    """As `SoTForSequenceClassification.from_pretrained`.
+
+    Raises:
+        UsageError: for whatever keeps it from loading.
+    """
+    try:
+        return SoTForSequenceClassification.from_pretrained(path, **arguments)
+    except UsageError:
+        raise
+    except Exception as error:  # files that are cut off, or no weights at all
+        raise UsageError(
+            f"cannot load the weights ({_sentence(error)}): {_where(path)}; give a model folder"
+        ) from error
 
 
 def load_model(
@@ -121,14 +141,14 @@ def load_model(
             raise UsageError(f"a backbone without a trained head: {_where(path)}; give --do_train, or a trained model")
         settings = {**recipe, **head}
         config = _new_config(config, settings, label_arguments, freeze_backbone, path)
-        return _load(path, config=config, **arguments), task
+        return load_weights(path, config=config, **arguments), task
     saved = saved_labels(config)
     same_labels = sorted(map(str.casefold, saved or [])) == sorted(map(str.casefold, task.labels))
     try:
         wanted = SoTConfig(config.backbone, head={**config.head, **head}, num_labels=len(names)).head
     except ValueError as error:
         raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
-    model = _load(path, **arguments)
+    model = load_weights(path, **arguments)
     if model.config.freeze_backbone != freeze_backbone:
         model.freeze_backbone(freeze_backbone)
     if same_labels and wanted == config.head:
@@ -176,9 +196,9 @@ def load_tokenizer(
     kind = {"config": model.config.backbone} if tokenizer_name is None else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, cache_dir=cache_dir, use_fast=True, **kind, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise UsageError(
-            f"cannot load the tokenizer ({_first_line(error)}): {_where(source)}; give --tokenizer_name"
+            f"cannot load the tokenizer ({_sentence(error)}): {_where(source)}; give --tokenizer_name"
         ) from error
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of absent files
@@ -198,16 +218,19 @@ def load_tokenizer(
     return tokenizer
 
 
-def usable_length(model: SoTForSequenceClassification, tokenizer: PreTrainedTokenizerBase, wanted: int | None) -> int:
+def usable_length(
+    model: SoTForSequenceClassification, tokenizer: PreTrainedTokenizerBase, wanted: int | None, pairs: bool = False
+) -> int:
     """The most tokens of a sample, special ones included.
 
     Args:
         model: The model: RoBERTa's table of positions has rows that no token uses.
         tokenizer: Its tokenizer.
         wanted: The user's limit; None: 128, or less if the model takes less.
+        pairs: Whether samples are pairs of texts, of each of which a token is to be left.
 
     Raises:
-        UsageError: if the model takes less than the user wants.
+        UsageError: if the model takes less than the user wants, or nothing would be left beside special tokens.
     """
     limits = [tokenizer.model_max_length]
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -215,9 +238,9 @@ def usable_length(model: SoTForSequenceClassification, tokenizer: PreTrainedToke
         tables = [m for name, m in model.backbone.named_modules() if name.endswith("position_embeddings")]
         unused = [t.padding_idx + 1 for t in tables if getattr(t, "padding_idx", None) is not None]
         limits.append(positions - max(unused, default=0))
-    most = int(min(limits))
-    if wanted is not None and not 1 <= wanted <= most:
-        raise UsageError(f"--max_seq_length {wanted}, but the model takes 1 to {most} tokens; give {most} or less")
+    most, least = int(min(limits)), tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
+    if wanted is not None and not least <= wanted <= most:
+        raise UsageError(f"--max_seq_length {wanted}, but the model takes {least} to {most} tokens; give one of these")
     return min(DEFAULT_LENGTH, most) if wanted is None else wanted
 
 
@@ -250,19 +273,12 @@ def _new_config(
         raise UsageError(f"the head cannot be built ({error}): {_where(path)}; see docs/heads.md") from error
 
 
-def _load(path: str, **arguments: Any) -> SoTForSequenceClassification:
-    try:
-        return SoTForSequenceClassification.from_pretrained(path, **arguments)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(
-            f"cannot load the weights ({_first_line(error)}): {_where(path)}; give a model folder"
-        ) from error
-
-
 def _where(path: str) -> str:
     return os.path.abspath(path) if os.path.exists(path) else path
 
 
-def _first_line(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
+    """The first sentence of a message."""
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
+    sentence = lines[0].partition(". ")[0].rstrip(".:") if lines else type(error).__name__
+    return f"no {sentence}" if isinstance(error, KeyError) else sentence

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
@@ -18,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
 from sot_core.cli import UsageError
 from sot_core.scaling import LearnableScale
-from sot_hf.configuration import SoTConfig
+from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.model_card import write_model_card
 
 __all__ = ["SoTForSequenceClassification"]
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 POOLER = "pooler"
 # keyword arguments of from_pretrained that tell where files are
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
-CONFIG_ARGUMENTS = ("num_labels", "id2label", "label2id", "problem_type", "head", "cls_position", "freeze_backbone")
 
 
 class SoTForSequenceClassification(PreTrainedModel):
@@ -71,9 +71,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         self.classifier = ClassificationHead(config.head_config())
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
-        _drop_pooler(self.backbone)
-        if config.freeze_backbone:
-            self.freeze_backbone()
+        self._settle_gradients()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +86,8 @@ class SoTForSequenceClassification(PreTrainedModel):
                 ``num_labels``, ``head``, ``cls_position``...
 
         Raises:
-            UsageError: if weights of a plain backbone are missing in its files, or it is no text encoder or decoder.
+            UsageError: if tensors are missing in the files or have other shapes there (new ones take the place of the
+                latter with ``ignore_mismatched_sizes=True``), or the backbone is no text encoder or decoder.
 
         Example:
             >>> model = SoTForSequenceClassification.from_pretrained(
@@ -102,7 +101,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         found = config
         if config is None or isinstance(config, SoTConfig):  # the folder says what it is
             if _model_type(path, config, hub) == SoTConfig.model_type:
-                return super().from_pretrained(path, *args, **kwargs)
+                return cls._from_saved(path, args, kwargs)
             found = None if config is None else config.backbone
         kwargs.pop("config", None)
         own = {name: kwargs.pop(name) for name in CONFIG_ARGUMENTS if name in kwargs}
@@ -122,15 +121,22 @@ class SoTForSequenceClassification(PreTrainedModel):
         return cls._from_backbone(path, config, kwargs)
 
     @classmethod
+    def _from_saved(cls, path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wants_info, ignore = (kwargs.pop(name, False) for name in ("output_loading_info", "ignore_mismatched_sizes"))
+        model, info = super().from_pretrained(
+            path, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+        _check_loaded(info, path, ignore)
+        model._settle_gradients()  # loading makes new parameters, all of which learn
+        return (model, info) if wants_info else model
+
+    @classmethod
     def _from_backbone(cls, path: Any, config: SoTConfig, kwargs: dict[str, Any]) -> Any:
-        wants_info = kwargs.pop("output_loading_info", False)
-        backbone, info = AutoModel.from_pretrained(path, config=config.backbone, output_loading_info=True, **kwargs)
-        missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
-        if missing:
-            raise UsageError(
-                f"the backbone's files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {_where(path)}; "
-                "give the config.json that belongs to the weights"
-            )
+        wants_info, ignore = (kwargs.pop(name, False) for name in ("output_loading_info", "ignore_mismatched_sizes"))
+        backbone, info = AutoModel.from_pretrained(
+            path, config=config.backbone, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+        _check_loaded(info, path, ignore)
         dense = None
         if backbone.config.model_type == "bert" and not info["missing_keys"]:
             dense = backbone.pooler.dense
@@ -143,6 +149,12 @@ class SoTForSequenceClassification(PreTrainedModel):
         logger.info("a new head on %s%s", path, ", its dense layer from BERT's pooler" if started else "")
         model.eval()
         return (model, info) if wants_info else model
+
+    def _settle_gradients(self) -> None:
+        """Leave no parameter that learns without a gradient."""
+        _drop_pooler(self.backbone)
+        if self.config.freeze_backbone:
+            self.freeze_backbone()
 
     def freeze_backbone(self, frozen: bool = True) -> None:
         """Train the head alone, the backbone in evaluation mode without gradients; or, with False, everything."""
@@ -204,7 +216,9 @@ class SoTForSequenceClassification(PreTrainedModel):
         )
         return result.to_tuple() if return_dict is False else result
 
-    def contributions(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Contributions:
+    def contributions(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Contributions:
         """Split the logits exactly into what the class token and what the words say.
 
         Shape:
@@ -303,6 +317,20 @@ def _drop_pooler(backbone: PreTrainedModel) -> None:
         backbone.pooler = None
     else:
         getattr(backbone, POOLER).requires_grad_(False)
+
+
+def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: bool) -> None:
+    """Refuse weights that are not all of the model's; `info` is transformers' report."""
+    mend = f"{_where(path)}; give the config.json that belongs to the weights"
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
+    if missing:
+        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {mend}")
+    other = sorted(f"{name} {[*found]} -> {[*wanted]}" for name, found, wanted in info["mismatched_keys"])
+    if other and not ignore_mismatched_sizes:
+        raise UsageError(
+            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {mend}, or "
+            "ignore_mismatched_sizes=True for new ones"
+        )
 
 
 def _model_type(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> str | None:

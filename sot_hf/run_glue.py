@@ -19,24 +19,30 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import logging as hf_logging
 
 from sot_core.cli import UsageError, atomic_file, run_main
 from sot_hf.arguments import Options, parse_arguments
+from sot_hf.checkpoints import STATE, check_same_model, check_whole, clear_output, find_checkpoints, find_models
 from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
 from sot_hf.loading import load_config, load_model, load_tokenizer, saved_labels, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
-from sot_text.glue import GLUE_TASKS, GlueTask
+from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile
 from sot_text.hyperparameters import get_hyperparameters
 from sot_text.metrics import check_metrics, compute_metrics
 from sot_text.submission import submission_name, write_submission
@@ -45,7 +51,6 @@ __all__ = ["main", "run"]
 
 logger = logging.getLogger(__name__)
 
-STATE = "trainer_state.json"  # the last file of a checkpoint
 EVAL_PREFIX = {"valid": "eval", "valid1": "eval_mm"}
 
 
@@ -86,28 +91,23 @@ def run(options: Options) -> dict[str, float]:
         cache_dir=glue.cache_dir,
     )
     tokenizer = load_tokenizer(glue.model_name_or_path, model, glue.tokenizer_name, glue.do_lower_case, glue.cache_dir)
-    length = usable_length(model, tokenizer, glue.max_seq_length)
+    length = usable_length(model, tokenizer, glue.max_seq_length, pairs=task.num_inputs == 2)
+    _check_fit(training, model, task)
 
-    def read(name: str, rows: int | None = None) -> TextDataset:
-        split = next(split for split in task.splits if split.name == name)
+    def read(split: SplitFile, rows: int | None = None) -> TextDataset:
         return read_split(task, split, folder, tokenizer, length, rows)
 
-    valid = {}
+    train = read(task.splits[0], glue.max_train_samples) if training.do_train else None
+    valid: dict[str, TextDataset] = {}
     if training.do_eval:
-        names = [split.name for split in task.splits if split.name.startswith("valid")]
-        valid = {name: read(name, glue.max_eval_samples) for name in names}
-    padding = {"padding": "max_length", "max_length": length} if glue.pad_to_max_length else {}
-    trainer = HeadTrainer(
-        head_lr_scale=glue.head_lr_scale,
-        model=model,
-        args=training,
-        train_dataset=read("train", glue.max_train_samples) if training.do_train else None,
-        eval_dataset=valid.get("valid"),
-        data_collator=DataCollatorWithPadding(tokenizer, **padding),
-        processing_class=tokenizer,
-        compute_metrics=_metrics_function(task),
-    )
+        valid = {s.name: read(s, glue.max_eval_samples) for s in task.splits if s.name.startswith("valid")}
+    test = _read_test(task, folder, read) if training.do_predict else {}
+    trainer = _build_trainer(options, model, task, tokenizer, length, train, valid)
     if training.do_train:
+        if resume:
+            check_same_model(Path(resume), model.config)
+        if training.process_index == 0:
+            clear_output(Path(training.output_dir), resume is not None)
         _train(trainer, resume)
     results = _evaluate(trainer, valid)
     if results:
@@ -115,8 +115,7 @@ def run(options: Options) -> dict[str, float]:
         if trainer.is_world_process_zero():
             main_result = results[f"eval_{task.main_metric}"]
             print(f"{task.name}: {task.main_metric} {main_result:.4f}")  # noqa: T201
-    if training.do_predict:
-        _predict(trainer, task, folder, read)
+    _predict(trainer, task, test)
     if glue.eval_all_checkpoints and valid:
         _evaluate_checkpoints(trainer, valid)
     return results
@@ -127,34 +126,23 @@ def _prepare_output(options: Options) -> str | None:
     training, output = options.training, Path(options.training.output_dir)
     if output.exists() and not output.is_dir():
         raise UsageError(f"a file where the output folder should be: {output.absolute()}; choose another --output_dir")
-    found = _checkpoints(output)
+    found = find_checkpoints(output)
     wanted = training.resume_from_checkpoint
     if wanted is not None and wanted.lower() in ("last", "true"):
         if not found:
             raise UsageError(f"no checkpoint to resume from: {output.absolute()}; leave out --resume_from_checkpoint")
-        return str(found[-1])
+        wanted = found[-1]
     if wanted is not None:
-        if not (Path(wanted) / STATE).is_file():
-            raise UsageError(f"no whole checkpoint: {Path(wanted).absolute()} lacks {STATE}; give another one")
-        return wanted
-    if training.do_train and found:
-        if not options.glue.overwrite_output_dir:
-            raise UsageError(
-                f"the output folder holds {found[-1].name} of an earlier run: {output.absolute()}; give "
-                "--resume_from_checkpoint last, --overwrite_output_dir or another --output_dir"
-            )
-        if training.process_index == 0:
-            for checkpoint in found:
-                shutil.rmtree(checkpoint)
+        check_whole(Path(wanted))
+        return str(wanted)
+    earlier = found or find_models(output)
+    if training.do_train and earlier and not options.glue.overwrite_output_dir:
+        go_on = "--resume_from_checkpoint last, " if found else ""
+        raise UsageError(
+            f"the output folder holds {earlier[-1].name} of an earlier run: {output.absolute()}; give "
+            f"{go_on}--overwrite_output_dir or another --output_dir"
+        )
     return None
-
-
-def _checkpoints(output: Path) -> list[Path]:
-    """The whole checkpoints of a folder, the oldest first."""
-    found = [
-        path.parent for path in output.glob(f"checkpoint-*/{STATE}") if re.fullmatch(r"\d+", path.parent.name[11:])
-    ]
-    return sorted(found, key=lambda path: int(path.name[11:]))
 
 
 def _head_recipe(task: GlueTask) -> dict[str, Any]:
@@ -198,6 +186,39 @@ def _predictions(logits: np.ndarray, task: GlueTask) -> np.ndarray:
     return logits[:, 0] if task.regression else logits.argmax(axis=-1)
 
 
+def _check_fit(training: TrainingArguments, model: SoTForSequenceClassification, task: GlueTask) -> None:
+    if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
+        kind = model.backbone.config.model_type
+        raise UsageError(f"{kind} has no gradient checkpointing: --gradient_checkpointing; leave it out")
+    if training.label_smoothing_factor and task.regression:
+        raise UsageError("a regression has no classes to smooth: --label_smoothing_factor; leave it out")
+
+
+def _build_trainer(
+    options: Options,
+    model: SoTForSequenceClassification,
+    task: GlueTask,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    train: TextDataset | None,
+    valid: dict[str, TextDataset],
+) -> HeadTrainer:
+    padding = {"padding": "max_length", "max_length": length} if options.glue.pad_to_max_length else {}
+    try:
+        return HeadTrainer(
+            head_lr_scale=options.glue.head_lr_scale,
+            model=model,
+            args=options.training,
+            train_dataset=train,
+            eval_dataset=valid.get("valid"),
+            data_collator=DataCollatorWithPadding(tokenizer, **padding),
+            processing_class=tokenizer,
+            compute_metrics=_metrics_function(task),
+        )
+    except (ValueError, ImportError) as error:  # such as --report_to with a name it does not know
+        raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
+
+
 def _train(trainer: Trainer, resume: str | None) -> None:
     result = trainer.train(resume_from_checkpoint=resume)
     trainer.save_model()
@@ -216,26 +237,33 @@ def _evaluate_checkpoints(trainer: Trainer, valid: dict[str, TextDataset]) -> No
     """Evaluate every checkpoint of the output folder and write ``eval_results_all.json``."""
     output = Path(trainer.args.output_dir)
     table = {}
-    for checkpoint in _checkpoints(output):
+    for checkpoint in find_checkpoints(output):
+        check_same_model(checkpoint, trainer.model.config)
         saved = SoTForSequenceClassification.from_pretrained(checkpoint, dtype=trainer.model.dtype)
         trainer.model.load_state_dict(saved.state_dict())
-        table[checkpoint.name] = _evaluate(trainer, valid)
+        epoch = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))["epoch"]
+        table[checkpoint.name] = {**_evaluate(trainer, valid), "epoch": epoch}
         logger.info("%s: %s", checkpoint.name, table[checkpoint.name])
     if trainer.is_world_process_zero():
         with atomic_file(output / "eval_results_all.json") as temporary:
             temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 
-def _predict(trainer: Trainer, task: GlueTask, folder: Path, read: Callable[[str], TextDataset]) -> None:
-    splits = [s for s in task.splits if s.is_test and (folder / s.file).is_file()]
+def _read_test(
+    task: GlueTask, folder: Path, read: Callable[[SplitFile], TextDataset]
+) -> dict[str, tuple[TextDataset, list[str]]]:
+    """The test files that are there, with the indices of their rows."""
+    splits = [split for split in task.splits if split.is_test and (folder / split.file).is_file()]
     if not splits:
         raise UsageError(f"no test file to predict: {folder.absolute()}; leave out --do_predict")
-    for split in splits:
-        dataset, indices = read(split.name), row_indices(split, folder)
-        dataset.targets = None  # a test file's labels, where it has some, are no business of a prediction
+    return {split.file: (read(split), row_indices(split, folder)) for split in splits}
+
+
+def _predict(trainer: Trainer, task: GlueTask, test: dict[str, tuple[TextDataset, list[str]]]) -> None:
+    for file, (dataset, indices) in test.items():
         predictions = _predictions(trainer.predict(dataset).predictions, task).tolist()
         if trainer.is_world_process_zero():
-            path = Path(trainer.args.output_dir) / submission_name(task, split.file)
+            path = Path(trainer.args.output_dir) / submission_name(task, file)
             write_submission(
                 path, task, indices, predictions if task.regression else [task.labels[index] for index in predictions]
             )

@@ -179,7 +179,14 @@ def read_classifier(
 
 
 def encoder_sizes(tensors: Mapping[str, Tensor], args: Mapping[str, Any], kind: str) -> BertArchitecture:
-    """Read a fairseq encoder's sizes from its tensors, and from its arguments what no tensor shows."""
+    """Read a fairseq encoder's sizes from its tensors, and from its arguments what no tensor shows.
+
+    Raises:
+        UsageError: If a tensor that tells them is missing.
+    """
+    for name in ("embed_tokens.weight", "embed_positions.weight", "layers.0.fc1.weight"):
+        if ENCODER + name not in tensors:
+            raise UsageError(f"no whole encoder: the checkpoint lacks {ENCODER}{name}; get it anew")
     layers = {name.removeprefix(ENCODER).split(".")[1] for name in tensors if name.startswith(ENCODER + "layers.")}
     types = tensors.get(ENCODER + "embed_token_types.weight")
     return BertArchitecture(

@@ -144,9 +144,24 @@ def fairseq_to_bert(
         model: The fairseq state dict; classification heads in it are left out.
         architecture: Its sizes.
         row_order: As for :func:`bert_to_fairseq`: a permutation of the vocabulary's rows.
+
+    Raises:
+        UsageError: If a tensor is missing, or the vocabulary has another size than the embedding.
     """
+    names = [(bert, fairseq) for bert, fairseq, _ in encoder_names(architecture)]
+    missing = [fairseq for _, fairseq in names if fairseq not in model]
+    if missing:
+        raise UsageError(
+            f"{len(missing)} encoder tensors are missing: the checkpoint lacks {_some(missing)}; get it anew"
+        )
+    rows = len(model[ENCODER + "embed_tokens.weight"])
+    if rows != len(row_order):
+        raise UsageError(
+            f"the vocabulary has {len(row_order)} entries and the embedding {rows} rows: the checkpoint; "
+            "give the vocab.txt that it was trained with"
+        )
     inverse = torch.argsort(torch.as_tensor(row_order))
-    tensors = {bert: model[fairseq] for bert, fairseq, _ in encoder_names(architecture)}
+    tensors = {bert: model[fairseq] for bert, fairseq in names}
     tensors |= {bert: model[fairseq] for bert, fairseq in LM_HEAD if fairseq in model}
     for name in ("embeddings.word_embeddings.weight", "cls.predictions.bias"):
         if name in tensors:

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 from transformers import BertConfig, BertModel
 
 from tests.sot_hf.models import ENCODER, WORDS, randomize, tokenizer
@@ -20,6 +21,7 @@ def sentence(rng):
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
     randomize(BertModel(BertConfig(**ENCODER))).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder

@@ -105,6 +105,31 @@ def test_regression_from_hugging_face(tmp_path):
     assert_close(found.logits(PAIRS), hugging_face_logits(tmp_path / "hf", PAIRS), rtol=0, atol=1e-4)
 
 
+def test_a_checkpoint_that_is_not_whole_or_has_another_vocabulary(tmp_path):
+    randomize(tiny_model("bert")).save_pretrained(tmp_path / "hf")
+    tokenizer().save_pretrained(tmp_path / "hf")
+    source = convert(tmp_path / "hf", tmp_path / "fs")
+    state = torch.load(source / "checkpoint_best.pt")
+    for name, message in (
+        ("layers.1.self_attn.q_proj.weight", "1 encoder tensors are missing"),
+        ("embed_positions.weight", "no whole encoder: the checkpoint lacks .*embed_positions"),
+    ):
+        tensors = {key: value for key, value in state["model"].items() if not key.endswith(f"encoder.{name}")}
+        torch.save({**state, "model": tensors}, source / "checkpoint_best.pt")
+        with pytest.raises(UsageError, match=message):
+            convert(source, tmp_path / "out")
+    torch.save(state, source / "checkpoint_best.pt")
+    vocab = source / "tokenizer" / "vocab.txt"
+    text = vocab.read_text()
+    vocab.write_text("".join(reversed(text.splitlines(keepends=True))))
+    with pytest.raises(UsageError, match=r"vocab.txt and dict.txt are of different vocabularies"):
+        convert(source, tmp_path / "out")
+    vocab.write_text(text + "more\n")
+    (source / "tokenizer" / "dict.txt").unlink()
+    with pytest.raises(UsageError, match="the vocabulary has 19 entries and the embedding 18 rows"):
+        convert(source, tmp_path / "out")
+
+
 def test_what_cannot_be_converted(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="give the --save-dir of a training"):
@@ -118,6 +143,14 @@ def test_what_cannot_be_converted(tmp_path):
     tokenizer().save_pretrained(tmp_path / "narrow")
     with pytest.raises(UsageError, match="dense layer is 5 wide, the encoder 16"):
         convert(tmp_path / "narrow", tmp_path / "out")
+    tiny_model("bert", id2label={0: "a", 1: "a", 2: "<s>"}).save_pretrained(tmp_path / "labels")
+    tokenizer().save_pretrained(tmp_path / "labels")
+    with pytest.raises(UsageError, match="'a' is repeated"):
+        convert(tmp_path / "labels", tmp_path / "out")
+    (tmp_path / "labels" / "model.safetensors").write_bytes(b"half")
+    (tmp_path / "labels" / "config.json").write_text((tmp_path / "narrow" / "config.json").read_text())
+    with pytest.raises(UsageError, match="cannot load the weights"):
+        convert(tmp_path / "labels", tmp_path / "out")
     torch.save({"model": {"encoder.sentence_encoder.x": torch.zeros(1)}, "cfg": {"task": {}}}, tmp_path / "other.pt")
     with pytest.raises(UsageError, match="no classifier of this toolkit"):
         convert(tmp_path / "other.pt", tmp_path / "out")

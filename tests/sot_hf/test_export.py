@@ -34,6 +34,14 @@ def test_onnx_gives_the_models_logits(kind, tmp_path, capsys):
     assert_close(run(alone), run(inputs)[-1:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("head, more", [({"normalization": "svpn_exact"}, ()), ({}, ("--opset", "17"))])
+def test_what_cannot_be_exported(head, more, tmp_path):
+    tiny_model("bert", layers=1, head=head).save_pretrained(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"torch cannot write bert and the head|give --opset 18 or more"):
+        main([str(tmp_path / "model"), "--output", str(tmp_path / "model.onnx"), *more])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_backbone_is_no_classifier(bert_folder, tmp_path):
     with pytest.raises(UsageError, match="a backbone without a head"):
         main([str(bert_folder), "--output", str(tmp_path / "model.onnx")])

@@ -237,9 +237,11 @@ def test_published_dictionary():
     assert head.cls_pooler_drop_rate == pytest.approx(0.1)
 
 
-def test_other_number_of_labels_is_transformers_error_or_a_new_classifier(tmp_path):
+def test_other_number_of_labels_is_an_error_or_a_new_classifier(tmp_path):
     tiny_model("bert").save_pretrained(tmp_path)
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+    with pytest.raises(
+        UsageError, match=r"4 tensors have other shapes .*out_proj.bias \[3\] -> \[2\].*ignore_mismatched"
+    ):
         SoTForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
     model = SoTForSequenceClassification.from_pretrained(tmp_path, num_labels=2, ignore_mismatched_sizes=True)
     assert logits_of(model, input_ids=batch()["input_ids"]).shape == (6, 2)

@@ -14,7 +14,7 @@ from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run
 from sot_text.metrics import compute_metrics
 from tests.sot_hf.conftest import sentence, write_rows
-from tests.sot_hf.models import DECODER, VOCAB, tokenizer
+from tests.sot_hf.models import DECODER, VOCAB, randomize, tiny_model, tokenizer
 
 QUICK = ("--use_cpu", "--disable_tqdm", "True", "--learning_rate", "3e-3", "--per_device_train_batch_size", "8")
 
@@ -45,7 +45,7 @@ def trained(bert_folder, rte, tmp_path_factory):
 def test_published_command_line(trained):
     results = json.loads((trained / "eval_results.json").read_text())
     every = json.loads((trained / "eval_results_all.json").read_text())
-    assert sorted(every) == ["checkpoint-12", "checkpoint-6"]
+    assert {name: entry["epoch"] for name, entry in every.items()} == {"checkpoint-6": 1.0, "checkpoint-12": 2.0}
     assert results["eval_accuracy"] == max(entry["eval_accuracy"] for entry in every.values())
     model = SoTForSequenceClassification.from_pretrained(trained)
     head = model.config.head
@@ -156,6 +156,22 @@ def test_regression_on_own_data(bert_folder, tmp_path):
     assert len(numbers) == 3
 
 
+def test_predictions_are_in_the_order_of_the_rows(tmp_path):
+    randomize(tiny_model("bert", num_labels=1, problem_type="regression")).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    rng = random.Random(9)
+    texts = [sentence(rng) for _ in range(40)]
+    write_rows(tmp_path / "test.tsv", ("text",), [(text,) for text in texts])
+    own = ("--text_columns", "text", "--label_column", "score", "--regression", "--do_predict")
+    main(words(tmp_path / "model", tmp_path, tmp_path / "out", *own, "--per_device_eval_batch_size", "4"))
+    found = [float(line.split("\t")[1]) for line in (tmp_path / "out" / "custom.tsv").read_text().splitlines()[1:]]
+    model, encode = SoTForSequenceClassification.from_pretrained(tmp_path / "model"), tokenizer()
+    with torch.no_grad():
+        expected = [model(**encode(text, return_tensors="pt")).logits.item() for text in texts]
+    assert max(expected) - min(expected) > 0.1
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
 def test_both_dev_files_of_mnli(trained, tmp_path, bert_folder):
     rng = random.Random(7)
     labels = ["entailment", "neutral", "contradiction"]
@@ -214,8 +230,9 @@ def test_long_rows_are_cut_with_their_separators(bert_folder, tmp_path, caplog):
         words(bert_folder, tmp_path, tmp_path / "out", *own, "--do_train", "--max_steps", "1", "--save_strategy", "no")
     )
     assert any("8 of 8 samples shortened to 40 tokens" in message for message in caplog.messages)
-    with pytest.raises(UsageError, match="--max_seq_length 64, but the model takes 1 to 40 tokens"):
-        main(words(bert_folder, tmp_path, tmp_path / "o2", *own, "--do_train", "--max_seq_length", "64"))
+    for length in (64, 4):
+        with pytest.raises(UsageError, match=f"--max_seq_length {length}, but the model takes 5 to 40 tokens"):
+            main(words(bert_folder, tmp_path, tmp_path / "o2", *own, "--do_train", "--max_seq_length", length))
 
 
 @pytest.mark.parametrize(
@@ -231,12 +248,24 @@ def test_long_rows_are_cut_with_their_separators(bert_folder, tmp_path, caplog):
         (("--task_name", "RTE", "--do_train", "--model_type", "roberta"), "a bert where --model_type roberta"),
         (("--task_name", "RTE", "--do_train", "--do_eval", "--metric_for_best_model", "f1"), "does not report f1"),
         (("--task_name", "RTE", "--do_train", "--resume_from_checkpoint", "last"), "no checkpoint to resume from"),
+        (("--text_columns", "sentence1", "--label_column", "index", "--regression", "--do_train",
+          "--label_smoothing_factor", "0.1"), "a regression has no classes to smooth"),
     ],
 )  # fmt: skip
 def test_mistakes(more, message, bert_folder, rte, tmp_path):
     with pytest.raises(UsageError, match=message):
         main(words(bert_folder, rte, tmp_path / "out", *more))
     assert not (tmp_path / "out").exists()
+
+
+def test_trainings_that_cannot_start(rte, tmp_path):
+    tiny_model("openai-gpt", num_labels=2, id2label={0: "entailment", 1: "not_entailment"}).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    command = words(tmp_path, rte, tmp_path / "out", "--task_name", "RTE", "--do_train")
+    with pytest.raises(UsageError, match="openai-gpt has no gradient checkpointing"):
+        main([*command, "--gradient_checkpointing"])
+    with pytest.raises(UsageError, match="foo is not supported"):
+        main([*command, "--report_to", "foo"])
 
 
 def test_models_that_are_absent_or_broken(bert_folder, rte, tmp_path, monkeypatch):
@@ -292,7 +321,7 @@ def test_given_options_are_kept(tmp_path):
     training = options.training
     assert (training.eval_strategy, training.save_strategy) == ("epoch", "epoch")
     assert training.load_best_model_at_end
-    assert training.save_total_limit == 1
+    assert training.save_total_limit == 2
     assert training.ddp_find_unused_parameters is False
     assert training.train_sampling_strategy == "group_by_length"
     assert options.head == {}
@@ -303,8 +332,30 @@ def test_given_options_are_kept(tmp_path):
     assert (training.save_strategy, training.save_steps, training.eval_strategy) == ("steps", 50, "no")
     assert not training.load_best_model_at_end
     assert options.head == {"center": None, "num_singular_values": 2, "num_iters": 3}
-    with pytest.raises(SystemExit):
-        parse_arguments([*base, "--learning_rat", "1"])
+    assert parse_arguments([*base, "--metric_for_best_model", "loss"]).training.metric_for_best_model == "eval_loss"
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ("--learning_rat 1", "unknown option --learning_rat: .*did you mean --learning_rate"),
+        ("--mgcrp-qq=1", "did you mean --mgcrp-q?"),
+        ("--head-drop 0.1", "did you mean --head-dropout?"),
+        ("--mgcrp-q many", "argument --mgcrp-q: invalid int value: 'many'"),
+        ("--head-fusion sum", "invalid choice: 'sum'"),
+        ("--per_gpu_train_batch_size 0", "--per_device_train_batch_size 0 is out of range"),
+        ("--learning_rate nan", "--learning_rate nan is out of range"),
+        ("--max_eval_samples -3", "--max_eval_samples -3 is out of range"),
+        ("--num_train_epochs 0", "no training: --num_train_epochs 0"),
+        ("--eval_all_checkpoints", "no evaluation is asked for"),
+        ("--load_best_model_at_end True", "the options do not fit together"),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense(more, message, tmp_path):
+    base = ["--model_name_or_path", "m", "--data_dir", "d", "--output_dir", str(tmp_path), "--do_train", "--use_cpu"]
+    with pytest.raises(UsageError, match=message) as error:
+        parse_arguments([*base, *more.split()])
+    assert "\n" not in str(error.value)
 
 
 def test_usage_errors_end_with_status_2(tmp_path, monkeypatch, capsys):

@@ -1,8 +1,11 @@
 """The head's learning rate as a multiple of the backbone's."""
 
+import shutil
+
 import pytest
 from transformers import TrainingArguments
 
+from sot_core.cli import UsageError
 from sot_hf.arguments import parse_arguments
 from sot_hf.trainer import HeadTrainer
 from tests.sot_hf.models import tiny_model
@@ -39,3 +42,20 @@ def test_the_head_moves_by_its_own_rate_under_a_schedule(tmp_path, scale):
 def test_both_spellings(flag, tmp_path):
     words = f"--model_name_or_path m --data_dir d --output_dir {tmp_path} --do_train --use_cpu {flag} 3"
     assert parse_arguments(words.split()).glue.head_lr_scale == 3.0
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    model = tiny_model("bert", num_labels=2)
+    arguments = TrainingArguments(tmp_path, use_cpu=True, report_to="none")
+    trainer = HeadTrainer(model, arguments)
+
+    def write_nothing(*_, **__):
+        raise RuntimeError("unexpected pos 15936 vs 15824")  # torch's words for it
+
+    monkeypatch.setattr(model, "save_pretrained", write_nothing)
+    with pytest.raises(RuntimeError, match="unexpected pos"):
+        trainer.save_model()
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UsageError, match=f"no room for a checkpoint: {tmp_path}; make some"):
+        trainer.save_model()
