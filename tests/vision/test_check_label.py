@@ -81,7 +81,7 @@ def test_maps_that_are_broken(images, source, tmp_path, capsys):
     assert check(folder, images) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"a label map with class index 3 of 3 classes: cat/2.png in {folder}")
-    assert lines[1] == f"scores that are not finite: cat/4.png in {folder}"
+    assert lines[1] == f"a label map with scores that are not finite: cat/4.png in {folder}; make it again"
     assert lines[2].startswith("13 maps: 100.00%")
     assert lines[3:] == ["2 faults"]
 

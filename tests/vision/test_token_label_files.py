@@ -92,6 +92,10 @@ class TestFolder:
         ({"classes": 3}, "not a header of label maps"),
         ({"grid": [2]}, "not a header of label maps"),
         ({"grid": 2}, "not a header of label maps"),
+        ({"classes": ["cat", "cat", "owl"]}, "not a header of label maps"),
+        ({"classes": [0, 1, 2]}, "not a header of label maps"),
+        ({"files": ["cat/0.png", "cat/0.png", "owl/2.jpeg"]}, "not a header of label maps"),
+        ({"files": ["cat/0.png", ["cat/1.png"], "owl/2.jpeg"]}, "not a header of label maps"),
     ])  # fmt: skip
     def test_a_header_that_does_not_fit(self, maps, changes, message):
         edit_header(maps[0], **changes)
@@ -100,6 +104,10 @@ class TestFolder:
 
     def test_broken_files(self, maps):
         (maps[0] / "classes.npy").write_bytes(b"no array")
+        with pytest.raises(UsageError, match=r"cannot read label maps: .*classes\.npy"):
+            open_label_maps(maps[0], CLASSES)
+        with (maps[0] / "classes.npy").open("wb") as file:
+            np.savez(file, classes=np.zeros(3))
         with pytest.raises(UsageError, match=r"cannot read label maps: .*classes\.npy"):
             open_label_maps(maps[0], CLASSES)
         (maps[0] / "header.json").write_text("{")
@@ -144,11 +152,29 @@ class TestTorchFiles:
 
     def test_more_classes_than_half_precision_can_number(self, torch_files):
         open_label_maps(torch_files[0], [str(index) for index in range(2049)])
-        with pytest.raises(UsageError, match=r"half precision for 2050 classes: .*up to 2,048"):
+        with pytest.raises(UsageError, match=r"float16 for 2050 classes: .*up to 2,048"):
             open_label_maps(torch_files[0], [str(index) for index in range(2050)])
+        save_torch(torch_files[0] / "cat" / "0.pt", torch.zeros(2, 2, 2, 3).bfloat16())
+        with pytest.raises(UsageError, match=r"bfloat16 for 258 classes: .*up to 256"):
+            open_label_maps(torch_files[0], [str(index) for index in range(258)])
+
+    @pytest.mark.parametrize("part, value, message", [
+        (0, torch.nan, r"scores that are not finite: .*cat/0\.pt"),
+        (0, -torch.inf, r"scores that are not finite: .*cat/0\.pt"),
+        (1, torch.nan, "class index nan of 3 classes"),
+        (1, 0.5, "class index 0.5 of 3 classes"),
+    ])  # fmt: skip
+    def test_values_that_are_none(self, torch_files, part, value, message):
+        content = torch.ones(2, 2, 2, 3)
+        content[part, 1, 1, 2] = value
+        save_torch(torch_files[0] / "cat" / "0.pt", content.half())
+        with pytest.raises(UsageError, match=message):
+            open_label_maps(torch_files[0], CLASSES).read(FILES[0])
 
     @pytest.mark.parametrize("content, message", [
-        (torch.zeros(5, 14, 14), r"not a label map: .*cat/0\.pt holds \(5, 14, 14\)"),
+        (torch.zeros(5, 14, 14), r"not a label map: .*cat/0\.pt holds torch\.float32 \(5, 14, 14\)"),
+        (torch.zeros(2, 2, 2, 3, dtype=torch.long), r"holds torch\.int64"),
+        (torch.zeros(2, 2, 2, 3).to_sparse(), "must be floats"),
         ([1, 2], "holds list"),
     ])  # fmt: skip
     def test_no_map(self, torch_files, content, message):
@@ -167,7 +193,7 @@ class TestTorchFiles:
 def test_missing_maps_are_counted_and_named(kind, request):
     opened = open_label_maps(request.getfixturevalue(kind)[0], CLASSES)
     check_complete(opened, FILES)
-    with pytest.raises(UsageError, match=r"2 of 3 images have no label map: .* lacks dog/8\.png"):
+    with pytest.raises(UsageError, match=r"2 of 3 images have no label map: .* lacks dog/8\.png but has cat/1\."):
         check_complete(opened, ["dog/8.png", FILES[0], "dog/9.png"])
     with pytest.raises(UsageError, match=r"no label map of dog/8\.png"):
         opened.read("dog/8.png")

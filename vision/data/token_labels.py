@@ -107,9 +107,9 @@ class FolderMaps:
     def read(self, name: str) -> LabelMap:
         if name not in self._place:
             raise _no_map(name, self.where)
-        scores, classes = (array[self._place[name]] for array in self._arrays)
-        _check_range(classes, len(self._class_index), f"{name} in {self.where}")
-        return LabelMap(torch.from_numpy(np.array(scores)), torch.from_numpy(self._class_index[np.asarray(classes)]))
+        scores, classes = (np.array(array[self._place[name]]) for array in self._arrays)
+        _check_values(scores, classes, len(self._class_index), f"{name} in {self.where}")
+        return LabelMap(torch.from_numpy(scores), torch.from_numpy(self._class_index[classes]))
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -139,10 +139,11 @@ class TorchFileMaps:
                 f"no label maps: {self.where} has neither header.json nor <class>/<image>.pt; give the folder of them"
             )
         first = self._load(min(self._files))
-        if first.dtype == torch.float16 and num_classes > HALF_LIMIT + 1:
+        limit = int(2 / torch.finfo(first.dtype).eps)
+        if num_classes > limit + 1:
             raise UsageError(
-                f"label maps in half precision for {num_classes} classes: {self.where}; they hold class numbers up to "
-                f"{HALF_LIMIT:,} alone: make the maps again, in a folder with a header"
+                f"label maps in {first.dtype} for {num_classes} classes: {self.where}; they hold class numbers up to "
+                f"{limit:,} alone: make the maps again, in a folder with a header"
             )
         self._shape = first.shape
 
@@ -162,9 +163,8 @@ class TorchFileMaps:
                 f"a label map of another grid: {self.where}/{path} has {_sizes(content.shape)}, "
                 f"{min(self._files)} has {_sizes(self._shape)}; {_REMEDY} with one grid"
             )
-        classes = content[1].long()
-        _check_range(classes.numpy(), self._num_classes, f"{self.where}/{path}")
-        return LabelMap(content[0], classes)
+        _check_values(*content.float().numpy(), self._num_classes, f"{self.where}/{path}")
+        return LabelMap(content[0], content[1].long())
 
     def _load(self, path: str) -> Tensor:
         where = f"{self.where}/{path}"
@@ -173,10 +173,11 @@ class TorchFileMaps:
         except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
-        if not isinstance(content, Tensor) or content.ndim != 4 or len(content) != 2 or not content.numel():
-            found = tuple(content.shape) if isinstance(content, Tensor) else type(content).__name__
-            raise UsageError(f"not a label map: {where} holds {found}; it must be a tensor (2, top-k, height, width)")
-        return content
+        found = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__
+        dense = isinstance(content, Tensor) and content.is_floating_point() and content.layout == torch.strided
+        if not dense or content.ndim != 4 or len(content) != 2 or not content.numel():
+            raise UsageError(f"not a label map: {where} holds {found}; it must be floats (2, top-k, height, width)")
+        return content.detach()
 
 
 def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) -> LabelMaps:
@@ -202,8 +203,9 @@ def check_complete(maps: LabelMaps, names: Sequence[str]) -> None:
     """
     missing = maps.missing(names)
     if missing:
+        lacks = " but has ".join((missing[0], *maps.superfluous(names)[:1]))
         raise UsageError(
-            f"{len(missing)} of {len(names)} images have no label map: {maps.where} lacks {missing[0]}; {_REMEDY}"
+            f"{len(missing)} of {len(names)} images have no label map: {maps.where} lacks {lacks}; {_REMEDY}"
         )
 
 
@@ -348,10 +350,12 @@ def _no_map(name: str, where: str) -> UsageError:
     return UsageError(f"no label map of {name}: {where}; {_REMEDY}")
 
 
-def _check_range(classes: np.ndarray, count: int, where: str) -> None:
-    wrong = classes[(classes < 0) | (classes >= count)]
+def _check_values(scores: np.ndarray, classes: np.ndarray, count: int, where: str) -> None:
+    wrong = classes[(classes < 0) | (classes >= count) | (classes != np.floor(classes))]
     if wrong.size:
-        raise UsageError(f"a label map with class index {wrong[0]} of {count} classes: {where}; {_REMEDY}")
+        raise UsageError(f"a label map with class index {wrong[0]:g} of {count} classes: {where}; {_REMEDY}")
+    if not np.isfinite(scores).all():
+        raise UsageError(f"a label map with scores that are not finite: {where}; make it again")
 
 
 def _match(names: Sequence[str], class_names: Sequence[str], where: str) -> np.ndarray:
@@ -365,21 +369,26 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
         kind, version = header["format"], header["version"]
-        lists = all(isinstance(header[key], list) and header[key] for key in ("classes", "files"))
         sizes = [header["top_k"], *header["grid"]]
-        good = lists and len(sizes) == 3 and all(isinstance(size, int) and size > 0 for size in sizes)
-    except (ValueError, KeyError, TypeError) as error:
+        good = len(sizes) == 3 and all(isinstance(size, int) and size > 0 for size in sizes)
+        good = good and all(_are_names(header[key]) for key in ("classes", "files"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"not a header of label maps: {path} ({error!r}); make the maps again") from error
     if (kind, version) != (FORMAT, VERSION):
         raise UsageError(f"label maps of another format: {path} says {kind} {version}; expected {FORMAT} {VERSION}")
     if not good:
-        raise UsageError(f"not a header of label maps: {path} (sizes {sizes}); make the maps again")
+        raise UsageError(f"not a header of label maps: {path} (sizes {sizes}, or its names); make the maps again")
     return header
+
+
+def _are_names(names: Any) -> bool:
+    texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return texts and 0 < len(names) == len(set(names))
 
 
 def _open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     try:
-        array = np.load(path, mmap_mode="r")
+        array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, EOFError, ValueError) as error:
         raise UsageError(f"cannot read label maps: {path} ({error}); make them again") from error
     if array.shape != shape or array.dtype != dtype:
