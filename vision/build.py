@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 
+_logger = logging.getLogger(__name__)
+
+_CLASSIFIERS = ("head.cls_fc.", "head.word_fc.", "head.dense_fc.")
 _MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
 
 
@@ -88,18 +92,24 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str) -> None:
-    """Start from the weights of a checkpoint, of another class count, image size or head.
+def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str, class_names: Sequence[str]) -> None:
+    """Start from the weights of a checkpoint, of other classes, another image size or head.
 
-    The classifier that the model had before it got the second-order head is left out.
+    The classifier that the model had before it got the second-order head is left out, and so are all classifiers where
+    the checkpoint names other classes.
 
     Raises:
         UsageError: if the checkpoint is missing or the backbone does not fit.
     """
-    _, state = choose_weights(read_checkpoint(path))
+    checkpoint = read_checkpoint(path)
+    _, state = choose_weights(checkpoint)
+    old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
+    prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
+    if list(checkpoint.get("class_names", class_names)) != list(class_names):
+        _logger.warning(f"other classes than the data's: {path}; its classifiers are left out")
+        classifiers = _CLASSIFIERS if isinstance(model, HeadMixin) else prefixes
+        state = {name: value for name, value in state.items() if not name.startswith(classifiers)}
     if isinstance(model, HeadMixin):
-        old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
-        prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
         own = model.state_dict()
         moved = {old: new for old, new in _MOVED_NORM.items() if new in own and old not in own}
         state = {moved.get(name, name): value for name, value in state.items()}

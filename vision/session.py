@@ -113,7 +113,7 @@ def open_session(args: Namespace) -> Session:
     check_image_size(model, recipe["name"], data_config["input_size"])
     token_labeling = create_token_labeling(args, model, recipe["num_classes"], data_config["input_size"][1:])
     if args.initial_checkpoint and checkpoint is None:
-        load_initial(model, recipe, args.initial_checkpoint)
+        load_initial(model, recipe, args.initial_checkpoint, class_names)
     model.to(device=device, memory_format=memory_format(args.channels_last))
     return Session(
         args,
