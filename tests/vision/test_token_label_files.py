@@ -1,6 +1,8 @@
 """Files of label maps: what is written is read, and what does not fit is named."""
 
+import contextlib
 import json
+import os
 import pickle
 import tarfile
 
@@ -9,7 +11,8 @@ import pytest
 import torch
 
 from sot_core.cli import UsageError
-from vision.data.token_labels import LabelMap, check_complete, open_label_maps, write_label_maps, write_torch_maps
+from vision.data.label_writers import write_label_maps, write_torch_maps
+from vision.data.token_labels import LabelMap, check_complete, open_label_maps
 
 CLASSES = ["cat", "dog", "owl"]
 FILES = ["cat/0.png", "cat/1.png", "owl/2.jpeg"]
@@ -219,6 +222,20 @@ class TestWriter:
         with pytest.raises(ValueError, match=message), writing as writer:
             writer.put(0, index_map)
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no way to take room beforehand")
+    def test_takes_its_room_before_it_writes(self, tmp_path):
+        files = [f"{index}.png" for index in range(1000)]
+        with contextlib.suppress(ValueError), write_label_maps(tmp_path / "maps", CLASSES, files, (8, 8), 2):
+            found = [path.stat() for path in tmp_path.glob(".maps.*/*.npy")]
+            assert len(found) == 2
+            assert all(file.st_blocks * 512 >= file.st_size > 1000 * 2 * 8 * 8 * 2 for file in found)
+
+    def test_file_names_that_are_no_unicode(self, tmp_path):
+        name = os.fsdecode(b"cat/\xff.png")
+        with write_label_maps(tmp_path / "maps", CLASSES, [name], (2, 3), 2) as writer:
+            writer.put(0, random_map())
+        assert open_label_maps(tmp_path / "maps", CLASSES).read(name).scores.shape == (2, 2, 3)
 
     @pytest.mark.parametrize("files, grid, top_k, message", [
         ([], (2, 3), 2, "cannot write 0 maps"),

@@ -2,9 +2,9 @@
 
 Two kinds are read:
 
-- A folder that `write_label_maps` made: ``header.json`` (format, version, class names, grid, top-k, the images' names),
-  ``scores.npy`` (N, k, h, w) half precision and ``classes.npy`` (N, k, h, w) int32. The arrays are mapped into memory:
-  all loading processes share them.
+- A folder (`vision.data.label_writers.write_label_maps`): ``header.json`` (format, version, class names, grid, top-k,
+  the images' names), ``scores.npy`` (N, k, h, w) half precision and ``classes.npy`` (N, k, h, w) int32. The arrays are
+  mapped into memory: all loading processes share them.
 - The published one: a folder or tar with one torch file an image, ``<class>/<image>.pt``, half precision (2, k, h, w):
   scores, then class indices. It names no classes, and half precision holds class numbers up to 2,048 alone.
 
@@ -15,12 +15,11 @@ Reference: arXiv:2104.10858.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
@@ -29,13 +28,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError, atomic_folder
+from sot_core.cli import UsageError
 from vision.data.classes import match_classes
 from vision.data.files import FileTree, open_tree
 
 __all__ = [
-    *("HALF_LIMIT", "LabelMap", "LabelMaps", "LabelMapWriter", "TorchMapWriter", "check_complete", "open_label_maps"),
-    *("torch_file", "write_label_maps", "write_torch_maps"),
+    "FORMAT",
+    "HALF_LIMIT",
+    "VERSION",
+    "LabelMap",
+    "LabelMaps",
+    "check_complete",
+    "open_label_maps",
+    "torch_file",
 ]
 
 FORMAT, VERSION = "token-label-maps", 1
@@ -79,7 +84,7 @@ class LabelMaps(Protocol):
 
 
 class FolderMaps:
-    """Maps in a folder of `write_label_maps`.
+    """Maps in a folder with a header.
 
     Args:
         root: The folder.
@@ -184,7 +189,7 @@ def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) ->
     """Open label maps of either kind.
 
     Args:
-        root: A folder of `write_label_maps`, or a folder or tar with the published files.
+        root: A folder with a header, or a folder or tar with the published files.
         class_names: The model's classes, in the order of its outputs.
 
     Raises:
@@ -207,134 +212,6 @@ def check_complete(maps: LabelMaps, names: Sequence[str]) -> None:
         raise UsageError(
             f"{len(missing)} of {len(names)} images have no label map: {maps.where} lacks {lacks}; {_REMEDY}"
         )
-
-
-class LabelMapWriter:
-    """Puts the maps of a folder in place, see `write_label_maps`."""
-
-    def __init__(self, folder: Path, num_classes: int, shape: tuple[int, ...]) -> None:
-        self._num_classes, self._written = num_classes, np.zeros(shape[0], dtype=bool)
-        self._scores = np.lib.format.open_memmap(folder / "scores.npy", "w+", np.float16, shape)
-        self._classes = np.lib.format.open_memmap(folder / "classes.npy", "w+", np.int32, shape)
-
-    def put(self, index: int, label_map: LabelMap) -> None:
-        """Set the map of the image at ``index`` in the list of names.
-
-        Raises:
-            ValueError: for another shape than was announced, for classes out of range and scores that are not finite in
-                half precision.
-        """
-        scores, classes = _checked_arrays(label_map, self._scores.shape[1:], self._num_classes)
-        self._scores[index], self._classes[index], self._written[index] = scores, classes, True
-
-    def finish(self) -> None:
-        """Write everything out.
-
-        Raises:
-            ValueError: if a map was not put.
-        """
-        _check_written(self._written)
-        self._scores.flush()
-        self._classes.flush()
-
-
-@contextlib.contextmanager
-def write_label_maps(
-    root: str | os.PathLike[str], class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
-) -> Iterator[LabelMapWriter]:
-    """Yield a writer of label maps; the folder appears, whole, when the block ends well.
-
-    Args:
-        root: The folder to make; one that is there is replaced.
-        class_names: The classes that the maps' indices count.
-        files: The images' paths in their split folder, all different.
-        grid: Height and width of the maps.
-        top_k: Classes at each place, at most all of them.
-
-    Raises:
-        ValueError: for sizes that are not positive, repeated names, a top-k above the number of classes, and, at the
-            end, for maps that were not put.
-    """
-    shape = _checked_shape(class_names, files, grid, top_k)
-    header = {
-        **{"format": FORMAT, "version": VERSION, "top_k": top_k, "grid": list(grid)},
-        **{"classes": list(class_names), "files": list(files)},
-    }
-    with atomic_folder(root) as folder:
-        (folder / "header.json").write_text(json.dumps(header, ensure_ascii=False), encoding="utf-8")
-        writer = LabelMapWriter(folder, len(class_names), shape)
-        yield writer
-        writer.finish()
-
-
-class TorchMapWriter:
-    """Writes the published files, see `write_torch_maps`."""
-
-    def __init__(self, folder: Path, num_classes: int, files: Sequence[str], shape: tuple[int, ...]) -> None:
-        self._folder, self._num_classes, self._shape = folder, num_classes, shape
-        self._files, self._written = [torch_file(name) for name in files], np.zeros(len(files), dtype=bool)
-
-    def put(self, index: int, label_map: LabelMap) -> None:
-        """As `LabelMapWriter.put`."""
-        arrays = _checked_arrays(label_map, self._shape[1:], self._num_classes)
-        path = self._folder / self._files[index]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(torch.from_numpy(np.stack([array.astype(np.float16) for array in arrays])), path)
-        self._written[index] = True
-
-    def finish(self) -> None:
-        """As `LabelMapWriter.finish`."""
-        _check_written(self._written)
-
-
-@contextlib.contextmanager
-def write_torch_maps(
-    root: str | os.PathLike[str], class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
-) -> Iterator[TorchMapWriter]:
-    """As `write_label_maps`, but one torch file an image, as published.
-
-    Raises:
-        ValueError: as `write_label_maps`; also for more classes than half precision can number, and for images that
-            would share a file.
-    """
-    shape = _checked_shape(class_names, files, grid, top_k)
-    if len(class_names) > HALF_LIMIT + 1:
-        raise ValueError(f"{len(class_names)} classes: half precision holds class numbers up to {HALF_LIMIT:,} alone")
-    if len({torch_file(name) for name in files}) < len(files):
-        raise ValueError("images whose names differ in their ending alone would share a file")
-    with atomic_folder(root) as folder:
-        writer = TorchMapWriter(folder, len(class_names), files, shape)
-        yield writer
-        writer.finish()
-
-
-def _checked_shape(
-    class_names: Sequence[str], files: Sequence[str], grid: tuple[int, int], top_k: int
-) -> tuple[int, ...]:
-    shape = (len(files), top_k, *grid)
-    if min(shape) < 1 or top_k > len(class_names):
-        raise ValueError(
-            f"cannot write {len(files)} maps of top-k {top_k} and grid {grid} for {len(class_names)} classes"
-        )
-    if len(set(files)) < len(files) or len(set(class_names)) < len(class_names):
-        raise ValueError("names of images and classes must not be repeated")
-    return shape
-
-
-def _checked_arrays(label_map: LabelMap, shape: tuple[int, ...], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    scores, classes = label_map.scores.detach().cpu().numpy().astype(np.float16), label_map.classes.cpu().numpy()
-    if not scores.shape == classes.shape == shape:
-        raise ValueError(f"a label map of {scores.shape} and {classes.shape}, expected {shape}")
-    if classes.min() < 0 or classes.max() >= num_classes:
-        raise ValueError(f"class index {classes.max()} of {num_classes} classes")
-    if not np.isfinite(scores).all():
-        raise ValueError("scores must be finite in half precision")
-    return scores, classes
-
-
-def _check_written(written: np.ndarray) -> None:
-    if not written.all():
-        raise ValueError(f"{(~written).sum()} of {len(written)} label maps were not written")
 
 
 def torch_file(name: str) -> str:
