@@ -89,10 +89,12 @@ class HVT(HeadMixin, VisionTransformer):
     ) -> None:
         sizes = {"num_heads": num_heads, "head_dim": head_dim, "num_blocks": num_blocks}
         for name, size in {**sizes, "pool_kernel_size": pool_kernel_size, "pool_stride": pool_stride}.items():
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
-        if pool_block_width < 0:
-            raise ValueError(f"pool_block_width must be at least 0 (0: no pooling), got {pool_block_width}")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, got {size!r}")
+        if not isinstance(pool_block_width, int) or pool_block_width < 0:
+            raise ValueError(
+                f"pool_block_width must be an integer of at least 0 (0: no pooling), got {pool_block_width!r}"
+            )
         if kwargs.get("dynamic_img_size"):
             raise ValueError(
                 "dynamic_img_size is not for HVT: its pooled tokens have positions of their own; use img_size"
@@ -210,7 +212,7 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
         if "img_size" in kwargs:
             raise ValueError("input_size and img_size say the same; give one")
         kwargs["img_size"] = kwargs.pop("input_size")
-    narrow = kwargs.get("num_heads", 6) < 6
+    narrow = kwargs.get("num_heads", 6) in range(1, 6)
     head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
     fields, kwargs = split_head_options(kwargs, **head)
     out_indices = kwargs.pop("out_indices", 3)
