@@ -82,7 +82,12 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=recipe["num_classes"], **kwargs)
         return model if has_head or not head else attach_head(model, head, **dense)
-    except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"cannot get timm's weights of {name}: {_one_line(error)}; mend the connection, or give a file of them as "
+            "a checkpoint instead of --pretrained"
+        ) from error
+    except (ValueError, TypeError, AssertionError, RuntimeError) as error:
         raise UsageError(
             f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs | dense}, head {head}"
         ) from error

@@ -152,7 +152,11 @@ def check_same_run(checkpoint: Mapping[str, Any], recipe: Mapping[str, Any], cla
             "--resume goes on with a run of vision/train.py; --initial-checkpoint starts from other weights"
         )
     saved = checkpoint["recipe"]
-    pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes", "kwargs")]
+    pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes")]
+    arguments = sorted(recipe["kwargs"].keys() | saved["kwargs"].keys())
+    pairs += [
+        (key, *(kwargs.get(key, "its default") for kwargs in (recipe["kwargs"], saved["kwargs"]))) for key in arguments
+    ]
     pairs += [(f"head {key}", value, saved["head"].get(key)) for key, value in recipe["head"].items()]
     pairs += [("classes", list(class_names), list(checkpoint["class_names"]))]
     for key, new, old in pairs:

@@ -106,7 +106,7 @@ def open_session(args: Namespace) -> Session:
     try:
         model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
     except UsageError as error:
-        if not args.token_label:
+        if not args.token_label or isinstance(error.__cause__, OSError):  # weights that cannot be had
             raise
         raise UsageError(f"--token-label: {error}") from error
     data_config = resolve_images(args, model)
