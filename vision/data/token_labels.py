@@ -176,7 +176,7 @@ class TorchFileMaps:
         try:
             content = torch.load(io.BytesIO(self._tree.read(path)), weights_only=True, map_location="cpu")
         except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = getattr(error, "strerror", None) or "it is cut off, or no torch file of a tensor alone"
             raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
         found = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__
         dense = isinstance(content, Tensor) and content.is_floating_point() and content.layout == torch.strided
