@@ -81,6 +81,10 @@ class TestPooling:
         features = build(features_only=True, out_indices=(1, 3))
         assert features.feature_info.channels() == [12, 12]
         assert [y.shape[-1] for y in features(x)] == [31, 15]
+        first = build(features_only=True, out_indices=(0, 1)).model  # without the later blocks
+        first.set_input_size((64, 32))
+        assert first.no_weight_decay().isdisjoint({"blocks.2.pos_embed"})
+        assert first.forward_features(torch.randn(1, 3, 64, 32)).shape == (1, 15, 12)
         with pytest.raises(ValueError, match="Unknown output_fmt 'NHWC'"):
             model.forward_intermediates(x, output_fmt="NHWC")
 

@@ -115,11 +115,9 @@ class HVT(HeadMixin, VisionTransformer):
             **kwargs,
         )
         self.pool_kernel_size, self.pool_stride = pool_kernel_size, pool_stride
-        self.pooled_blocks = [*range(0, num_blocks, pool_block_width)] if pool_block_width else []
         length, reference = self.patch_embed.num_patches, self.patch_embed.proj.weight
-        for index in self.pooled_blocks:
+        for block in self.blocks[::pool_block_width] if pool_block_width else ():
             length = pooled_length(length, pool_kernel_size, pool_stride)
-            block = self.blocks[index]
             block.pool = nn.MaxPool1d(pool_kernel_size, pool_stride)
             block.pos_embed = nn.Parameter(reference.new_empty(1, length, self.embed_dim))
         for index, info in enumerate(self.feature_info):
@@ -129,6 +127,11 @@ class HVT(HeadMixin, VisionTransformer):
         self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
         if weight_init != "skip":
             self.init_weights(needs_reset=False)
+
+    @property
+    def pooled_blocks(self) -> list[int]:
+        """Indices of the blocks after which tokens are pooled; without those that `prune_intermediate_layers` took."""
+        return [index for index, block in enumerate(self.blocks) if block.pool is not None]
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """As timm's `VisionTransformer`; positions of pooled tokens are drawn like those of the patches."""
