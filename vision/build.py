@@ -110,7 +110,8 @@ def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str, class_n
     _, state = choose_weights(checkpoint)
     old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
     prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
-    if list(checkpoint.get("class_names", class_names)) != list(class_names):
+    names = checkpoint.get("class_names")
+    if isinstance(names, list) and names != list(class_names):
         _logger.warning(f"other classes than the data's: {path}; its classifiers are left out")
         classifiers = _CLASSIFIERS if isinstance(model, HeadMixin) else prefixes
         state = {name: value for name, value in state.items() if not name.startswith(classifiers)}

@@ -302,8 +302,8 @@ def _check_options(args: Namespace) -> None:
         if getattr(args, name) is not None:
             raise UsageError(f"a label map covers the whole image: --{name.replace('_', '-')}; leave it out")
     path = Path(args.output)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UsageError(f"something is there already: {path.resolve()}; remove it or choose another --output")
+    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+        raise UsageError(f"something is there already: {path.absolute()}; remove it or choose another --output")
 
 
 def _whole_images(args: Namespace) -> Namespace:

@@ -326,6 +326,9 @@ class TestRefused:
         with pytest.raises(UsageError, match=r"something is there already: .*maps; remove it"):
             generate(images, *resnet[1], "--output", tmp_path / "maps")
         (tmp_path / "maps" / "notes.txt").unlink()
+        (tmp_path / "link").symlink_to(tmp_path / "maps")
+        with pytest.raises(UsageError, match=r"something is there already: .*link; remove it"):
+            generate(images, *resnet[1], "--output", tmp_path / "link")  # a folder cannot take its place
         generate(images, *resnet[1], "--output", tmp_path / "maps")
         assert len(arrays(tmp_path / "maps")[0]) == 15
 

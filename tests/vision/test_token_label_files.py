@@ -190,6 +190,9 @@ class TestTorchFiles:
         path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(UsageError, match=r"cannot read a label map: .*cat/1\.pt \(it is cut off, or no torch file"):
             open_label_maps(torch_files[0], CLASSES).read(FILES[1])
+        path.write_text("export W=1\n")  # torch's reader takes this for a pickle, and ends in an IndexError
+        with pytest.raises(UsageError, match=r"cannot read a label map: .*cat/1\.pt"):
+            open_label_maps(torch_files[0], CLASSES).read(FILES[1])
         torch.save(path, path)  # torch's own words advise to run what is in the file
         with pytest.raises(UsageError, match=r"cat/1\.pt \(it is cut off, or no torch file of a tensor alone\); make"):
             open_label_maps(torch_files[0], CLASSES).read(FILES[1])

@@ -207,10 +207,10 @@ def test_classifiers_of_as_many_other_classes_start_afresh(images, train, tmp_pa
     for layer in classifiers:
         checkpoint["state_dict"][f"{layer}.bias"].add_(1)
         checkpoint["state_dict"][f"{layer}.weight"].add_(1)
-    for names, kept in ((["ant", "dog", "owl"], False), (["cat", "dog", "owl"], True)):
+    for names, kept in ((["ant", "dog", "owl"], False), (["cat", "dog", "owl"], True), (None, True)):
         torch.save({**checkpoint, "class_names": names}, tmp_path / "start.pth")
         start = ["--epochs", 1, "--lr", 0, "--initial-checkpoint", tmp_path / "start.pth", "--freeze-backbone"]
-        found = weights(train(images, *words, *start, name=f"kept {kept}"))
+        found = weights(train(images, *words, *start, name=f"{names}"))
         same = {name for name, tensor in checkpoint["state_dict"].items() if torch.equal(found[name], tensor)}
         fresh = {f"{layer}.{part}" for layer in classifiers for part in ("weight", "bias")}
         assert found.keys() - same == (set() if kept else fresh)
