@@ -25,8 +25,8 @@ class UsageError(ValueError):
 def run_main(main: Callable[[], int | None]) -> None:
     """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
 
-    A path that cannot be read or written is a mistake that the user can mend, too, and so is a full disk. Ctrl-C ends
-    with status 130, as shells have it, and without a traceback.
+    A path that cannot be read or written is a mistake that the user can mend, too, and so is a full disk or a file
+    beyond its limit. Ctrl-C ends with status 130, as shells have it, and without a traceback.
     """
     try:
         status = main() or 0
@@ -43,7 +43,7 @@ def run_main(main: Callable[[], int | None]) -> None:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
     except OSError as error:
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             sys.stderr.write(f"error: {error.strerror}: the output, or a temporary file; make room\n")
             _drop_output()
             sys.exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 
+_logger = logging.getLogger(__name__)
+
+_CLASSIFIERS = ("head.cls_fc.", "head.word_fc.", "head.dense_fc.")
 _MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
 
 
@@ -78,7 +82,12 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=recipe["num_classes"], **kwargs)
         return model if has_head or not head else attach_head(model, head, **dense)
-    except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"cannot get timm's weights of {name}: {_one_line(error)}; mend the connection, or give a file of them as "
+            "a checkpoint instead of --pretrained"
+        ) from error
+    except (ValueError, TypeError, AssertionError, RuntimeError) as error:
         raise UsageError(
             f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs | dense}, head {head}"
         ) from error
@@ -88,18 +97,25 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str) -> None:
-    """Start from the weights of a checkpoint, of another class count, image size or head.
+def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str, class_names: Sequence[str]) -> None:
+    """Start from the weights of a checkpoint, of other classes, another image size or head.
 
-    The classifier that the model had before it got the second-order head is left out.
+    The classifier that the model had before it got the second-order head is left out, and so are all classifiers where
+    the checkpoint names other classes.
 
     Raises:
         UsageError: if the checkpoint is missing or the backbone does not fit.
     """
-    _, state = choose_weights(read_checkpoint(path))
+    checkpoint = read_checkpoint(path)
+    _, state = choose_weights(checkpoint)
+    old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
+    prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
+    names = checkpoint.get("class_names")
+    if isinstance(names, list) and names != list(class_names):
+        _logger.warning(f"other classes than the data's: {path}; its classifiers are left out")
+        classifiers = _CLASSIFIERS if isinstance(model, HeadMixin) else prefixes
+        state = {name: value for name, value in state.items() if not name.startswith(classifiers)}
     if isinstance(model, HeadMixin):
-        old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
-        prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
         own = model.state_dict()
         moved = {old: new for old, new in _MOVED_NORM.items() if new in own and old not in own}
         state = {moved.get(name, name): value for name, value in state.items()}

@@ -58,8 +58,6 @@ class _Readings(Dataset[_Reading]):
             label_map = self.maps.read(self.names[index])
         except UsageError as error:
             return _Reading(str(error))
-        if not label_map.scores.isfinite().all():
-            return _Reading(f"scores that are not finite: {self.names[index]} in {self.maps.where}")
         named = bool((label_map.classes == self.targets[index]).any())
         negative = float((label_map.scores.amax(dim=0) < 0).float().mean())
         return _Reading("", best_class(label_map, self.num_classes), named, negative)

@@ -56,7 +56,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         unsafe = _unsafe_globals(file)
         problem = f"it holds {', '.join(unsafe)}" if unsafe else "it is no checkpoint"
         raise UsageError(f"cannot read the checkpoint: {file} ({problem}); save tensors and plain values") from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # torch meets any in a file that is none
         raise UsageError(f"cannot read the checkpoint: {file}; it is cut off or no checkpoint file") from error
     if not isinstance(content, Mapping):
         raise UsageError(f"no checkpoint: {file} holds a {type(content).__name__}; give a file with a state dict")
@@ -152,7 +152,11 @@ def check_same_run(checkpoint: Mapping[str, Any], recipe: Mapping[str, Any], cla
             "--resume goes on with a run of vision/train.py; --initial-checkpoint starts from other weights"
         )
     saved = checkpoint["recipe"]
-    pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes", "kwargs")]
+    pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes")]
+    arguments = sorted(recipe["kwargs"].keys() | saved["kwargs"].keys())
+    pairs += [
+        (key, *(kwargs.get(key, "its default") for kwargs in (recipe["kwargs"], saved["kwargs"]))) for key in arguments
+    ]
     pairs += [(f"head {key}", value, saved["head"].get(key)) for key, value in recipe["head"].items()]
     pairs += [("classes", list(class_names), list(checkpoint["class_names"]))]
     for key, new, old in pairs:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from sot_core.cli import UsageError
-from vision.published_config import HVT_RECIPE, is_hvt_config, translate_hvt_config
+from vision.published_config import HVT_RECIPE, HVT_SIZES, is_hvt_config, translate_hvt_config
 
 __all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]
 
@@ -116,7 +117,7 @@ def _one_data_dir(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
-def _nearest(name: str, names: dict[str, Any]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.4)), "")
 
 
@@ -137,10 +138,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML or JSON file.
 
     Raises:
-        UsageError: with file and line where it is no valid YAML, or no mapping of options.
+        UsageError: with file and line where it is no valid YAML or JSON, or no mapping of options.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)  # YAML knows no tabs
+    except json.JSONDecodeError as error:
+        raise UsageError(f"invalid JSON: {path}, line {error.lineno}; {error.msg}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
@@ -158,7 +162,7 @@ def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:
     for key, value in values.items():
         action = options.get(str(key).replace("-", "_"))
         if action is None:
-            near = _nearest(str(key), options)
+            near = _nearest(str(key), [*options, *HVT_SIZES])
             hint = f"did you mean {near!r}?" if near else f"{parser.prog} --help lists the options"
             raise UsageError(f"unknown key {key!r}: {path}; {hint}")
         flag = max(_positive_flags(action), key=len)

@@ -39,7 +39,8 @@ from sot_core.cli import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
 from vision.data.label_parts import LabelParts
-from vision.data.token_labels import HALF_LIMIT, LabelMap, torch_file, write_label_maps, write_torch_maps
+from vision.data.label_writers import write_label_maps, write_torch_maps
+from vision.data.token_labels import HALF_LIMIT, LabelMap, torch_file
 from vision.device import default_workers, init_device, memory_format, mixed_precision
 from vision.options import (
     add_checkpoint_options,
@@ -165,7 +166,8 @@ def _make_parts(
     args: Namespace, teacher: _Teacher, source: Source, parts: LabelParts, share: range, device: torch.device
 ) -> None:
     """Make those parts of a share that are not there, each process some of them."""
-    missing = [part for part in share if not parts.is_made(part)]
+    made = {part for part in range(len(parts)) if parts.is_made(part)}  # also those of other shards are to be alike
+    missing = [part for part in share if part not in made]
     group = dist.new_group(backend="gloo", timeout=timedelta(days=7)) if args.distributed else None
     if group is not None:
         agreed = [missing]  # parts may appear at any time: the first process says which ones were missing
@@ -300,8 +302,8 @@ def _check_options(args: Namespace) -> None:
         if getattr(args, name) is not None:
             raise UsageError(f"a label map covers the whole image: --{name.replace('_', '-')}; leave it out")
     path = Path(args.output)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UsageError(f"something is there already: {path.resolve()}; remove it or choose another --output")
+    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+        raise UsageError(f"something is there already: {path.absolute()}; remove it or choose another --output")
 
 
 def _whole_images(args: Namespace) -> Namespace:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["HVT_RECIPE", "is_hvt_config", "translate_hvt_config"]
+__all__ = ["HVT_RECIPE", "HVT_SIZES", "is_hvt_config", "translate_hvt_config"]
 
 HVT_RECIPE = "hvt"  # in vision/configs: what the published training program has as its defaults
-_HVT_SIZES = (  # keys of the files, which are arguments of `vision.models.hvt.HVT`
+HVT_SIZES = (  # keys of the files, which are arguments of `vision.models.hvt.HVT`
     "patch_size",
     "num_heads",
     "head_dim",
@@ -21,7 +21,7 @@ _HVT_SIZES = (  # keys of the files, which are arguments of `vision.models.hvt.H
 
 def is_hvt_config(values: Mapping[str, Any]) -> bool:
     """Whether the keys of a configuration file are those of a published HVT file."""
-    return any(name in values for name in _HVT_SIZES)
+    return any(name in values for name in HVT_SIZES)
 
 
 def translate_hvt_config(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def translate_hvt_config(values: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         values: The file's keys and values; they are not changed.
     """
-    rest = {name: value for name, value in values.items() if name not in _HVT_SIZES}
+    rest = {name: value for name, value in values.items() if name not in HVT_SIZES}
     if isinstance(rest.get("input_size"), int):
         rest["img_size"] = rest.pop("input_size")
-    sizes = {name: values[name] for name in _HVT_SIZES if name in values}
+    sizes = {name: values[name] for name in HVT_SIZES if name in values}
     return {"model": "hvt", **rest, "model_kwargs": {**sizes, **rest.get("model_kwargs", {})}}

@@ -106,14 +106,14 @@ def open_session(args: Namespace) -> Session:
     try:
         model = build_model(recipe, pretrained=args.pretrained and checkpoint is None)
     except UsageError as error:
-        if not args.token_label:
+        if not args.token_label or isinstance(error.__cause__, OSError):  # weights that cannot be had
             raise
         raise UsageError(f"--token-label: {error}") from error
     data_config = resolve_images(args, model)
     check_image_size(model, recipe["name"], data_config["input_size"])
     token_labeling = create_token_labeling(args, model, recipe["num_classes"], data_config["input_size"][1:])
     if args.initial_checkpoint and checkpoint is None:
-        load_initial(model, recipe, args.initial_checkpoint)
+        load_initial(model, recipe, args.initial_checkpoint, class_names)
     model.to(device=device, memory_format=memory_format(args.channels_last))
     return Session(
         args,

@@ -28,6 +28,17 @@ def test_a_full_disk_is_one_line():
     )
 
 
+def test_a_file_beyond_its_limit_is_one_line(tmp_path):
+    code = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        run_main(lambda: print("a" * 2000))
+    """
+    with (tmp_path / "output").open("w") as output:
+        done = run(code, stdout=output)
+    assert (done.returncode, done.stderr) == (2, "error: File too large: the output, or a temporary file; make room\n")
+
+
 def test_an_interrupt_is_no_traceback(capsys):
     def interrupted():
         raise KeyboardInterrupt

@@ -7,8 +7,9 @@ import torch
 from sot_core.cli import UsageError
 from tests.vision.conftest import make_split
 from vision.check_label import agreement, best_class, main
+from vision.data.label_writers import write_label_maps, write_torch_maps
 from vision.data.sources import open_source
-from vision.data.token_labels import LabelMap, write_label_maps, write_torch_maps
+from vision.data.token_labels import LabelMap
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -81,7 +82,7 @@ def test_maps_that_are_broken(images, source, tmp_path, capsys):
     assert check(folder, images) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"a label map with class index 3 of 3 classes: cat/2.png in {folder}")
-    assert lines[1] == f"scores that are not finite: cat/4.png in {folder}"
+    assert lines[1] == f"a label map with scores that are not finite: cat/4.png in {folder}; make it again"
     assert lines[2].startswith("13 maps: 100.00%")
     assert lines[3:] == ["2 faults"]
 

@@ -10,6 +10,7 @@ import timm
 import torch
 from timm.utils import ModelEmaV3
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import vision
 from sot_core import ClassificationHead
@@ -265,6 +266,12 @@ class TestOurModels:
         x = image()
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(x), model(x))
+
+    def test_boxes_are_drawn_outside_of_what_is_compiled(self):
+        model, counter, x = build("sot_tiny").train(), CompileCounter(), image()
+        compiled = torch.compile(model, backend=counter)
+        assert len({compiled(x).box for _ in range(8)}) > 2
+        assert counter.frame_count <= 2  # for one box, and for any
 
 
 class TestCheckpoints:

@@ -23,8 +23,9 @@ from tests.vision.test_lvvit import published_names as lvvit_names
 from tests.vision.test_published import published_names
 from vision import TokenEmbed, check_data, predict, summary, train, validate
 from vision.data.classes import imagenet_a_names
+from vision.data.label_writers import write_label_maps
 from vision.data.sources import open_source
-from vision.data.token_labels import LabelMap, write_label_maps
+from vision.data.token_labels import LabelMap
 from vision.options import train_parser
 from vision.predict import predict_parser
 from vision.segment import validate as validate_segments

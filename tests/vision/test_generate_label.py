@@ -247,7 +247,7 @@ class TestParts:
         words = (images, *resnet[1], "--part-size", 8, "--output", tmp_path / "maps")
         generate(*words, "--shard", "1/2")
         with pytest.raises(UsageError, match=rf"parts of other label maps: .*000000\.npz \({what}: not the same\)"):
-            generate(*words, *change)
+            generate(*words, "--shard", "2/2", *change)  # even where its own parts are not there yet
         assert (tmp_path / "maps.parts" / "000000.npz").exists()
 
     def test_parts_of_another_checkpoint_or_data_set(self, images, resnet, tmp_path):
@@ -326,6 +326,9 @@ class TestRefused:
         with pytest.raises(UsageError, match=r"something is there already: .*maps; remove it"):
             generate(images, *resnet[1], "--output", tmp_path / "maps")
         (tmp_path / "maps" / "notes.txt").unlink()
+        (tmp_path / "link").symlink_to(tmp_path / "maps")
+        with pytest.raises(UsageError, match=r"something is there already: .*link; remove it"):
+            generate(images, *resnet[1], "--output", tmp_path / "link")  # a folder cannot take its place
         generate(images, *resnet[1], "--output", tmp_path / "maps")
         assert len(arrays(tmp_path / "maps")[0]) == 15
 

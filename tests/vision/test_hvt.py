@@ -81,6 +81,10 @@ class TestPooling:
         features = build(features_only=True, out_indices=(1, 3))
         assert features.feature_info.channels() == [12, 12]
         assert [y.shape[-1] for y in features(x)] == [31, 15]
+        first = build(features_only=True, out_indices=(0, 1)).model  # without the later blocks
+        first.set_input_size((64, 32))
+        assert first.no_weight_decay().isdisjoint({"blocks.2.pos_embed"})
+        assert first.forward_features(torch.randn(1, 3, 64, 32)).shape == (1, 15, 12)
         with pytest.raises(ValueError, match="Unknown output_fmt 'NHWC'"):
             model.forward_intermediates(x, output_fmt="NHWC")
 
@@ -88,9 +92,12 @@ class TestPooling:
         assert {"pos_embed", "blocks.0.pos_embed", "blocks.2.pos_embed"} <= build().no_weight_decay()
 
     @pytest.mark.parametrize("kwargs, message", [
-        ({"pool_kernel_size": 0}, "pool_kernel_size must be positive, got 0"),
-        ({"pool_stride": 0}, "pool_stride must be positive, got 0"),
-        ({"pool_block_width": -1}, "pool_block_width must be at least 0"),
+        ({"pool_kernel_size": 0}, "pool_kernel_size must be a positive integer, got 0"),
+        ({"pool_stride": 0}, "pool_stride must be a positive integer, got 0"),
+        ({"num_heads": "2"}, "num_heads must be a positive integer, got '2'"),
+        ({"head_dim": 4.0}, "head_dim must be a positive integer, got 4.0"),
+        ({"patch_size": 0}, "patch_size must be a positive integer, got 0"),
+        ({"pool_block_width": -1}, "pool_block_width must be an integer of at least 0"),
         ({"pool_block_width": 1, "pool_stride": 5}, "pool_kernel_size 3 is wider than the sequence of 1 that is left"),
         ({"dynamic_img_size": True}, "dynamic_img_size is not for HVT"),
         ({"input_size": 64}, "input_size and img_size say the same"),
@@ -162,6 +169,18 @@ class TestPublishedCheckpoints:
             vision.load_published_checkpoint(build(), build().state_dict())
         with pytest.raises(UsageError, match=r"not a published HVT checkpoint: unknown tensor 'neck.weight'"):
             vision.load_published_checkpoint(build(), {**published_names(build()), "neck.weight": torch.ones(1)})
+
+
+def test_files_are_json(tmp_path):
+    path = tmp_path / "tabs.json"
+    path.write_text(json.dumps({"num_heads": 3}, indent="\t"))
+    assert train.parse_args(train.train_parser(), ["--config", str(path)]).model_kwargs == {"num_heads": 3}
+    path.write_text('{"num_heads": 3,\n}')
+    with pytest.raises(UsageError, match=r"invalid JSON: .*tabs\.json, line [12]; "):
+        train.parse_args(train.train_parser(), ["--config", str(path)])
+    path.write_text('{"num_head": 3}')
+    with pytest.raises(UsageError, match=r"unknown key 'num_head': .*tabs\.json; did you mean 'num_heads'\?"):
+        train.parse_args(train.train_parser(), ["--config", str(path)])
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Files of label maps: what is written is read, and what does not fit is named."""
 
+import contextlib
 import json
+import os
 import pickle
 import tarfile
 
@@ -9,7 +11,8 @@ import pytest
 import torch
 
 from sot_core.cli import UsageError
-from vision.data.token_labels import LabelMap, check_complete, open_label_maps, write_label_maps, write_torch_maps
+from vision.data.label_writers import write_label_maps, write_torch_maps
+from vision.data.token_labels import LabelMap, check_complete, open_label_maps
 
 CLASSES = ["cat", "dog", "owl"]
 FILES = ["cat/0.png", "cat/1.png", "owl/2.jpeg"]
@@ -92,6 +95,10 @@ class TestFolder:
         ({"classes": 3}, "not a header of label maps"),
         ({"grid": [2]}, "not a header of label maps"),
         ({"grid": 2}, "not a header of label maps"),
+        ({"classes": ["cat", "cat", "owl"]}, "not a header of label maps"),
+        ({"classes": [0, 1, 2]}, "not a header of label maps"),
+        ({"files": ["cat/0.png", "cat/0.png", "owl/2.jpeg"]}, "not a header of label maps"),
+        ({"files": ["cat/0.png", ["cat/1.png"], "owl/2.jpeg"]}, "not a header of label maps"),
     ])  # fmt: skip
     def test_a_header_that_does_not_fit(self, maps, changes, message):
         edit_header(maps[0], **changes)
@@ -100,6 +107,10 @@ class TestFolder:
 
     def test_broken_files(self, maps):
         (maps[0] / "classes.npy").write_bytes(b"no array")
+        with pytest.raises(UsageError, match=r"cannot read label maps: .*classes\.npy"):
+            open_label_maps(maps[0], CLASSES)
+        with (maps[0] / "classes.npy").open("wb") as file:
+            np.savez(file, classes=np.zeros(3))
         with pytest.raises(UsageError, match=r"cannot read label maps: .*classes\.npy"):
             open_label_maps(maps[0], CLASSES)
         (maps[0] / "header.json").write_text("{")
@@ -144,11 +155,29 @@ class TestTorchFiles:
 
     def test_more_classes_than_half_precision_can_number(self, torch_files):
         open_label_maps(torch_files[0], [str(index) for index in range(2049)])
-        with pytest.raises(UsageError, match=r"half precision for 2050 classes: .*up to 2,048"):
+        with pytest.raises(UsageError, match=r"float16 for 2050 classes: .*up to 2,048"):
             open_label_maps(torch_files[0], [str(index) for index in range(2050)])
+        save_torch(torch_files[0] / "cat" / "0.pt", torch.zeros(2, 2, 2, 3).bfloat16())
+        with pytest.raises(UsageError, match=r"bfloat16 for 258 classes: .*up to 256"):
+            open_label_maps(torch_files[0], [str(index) for index in range(258)])
+
+    @pytest.mark.parametrize("part, value, message", [
+        (0, torch.nan, r"scores that are not finite: .*cat/0\.pt"),
+        (0, -torch.inf, r"scores that are not finite: .*cat/0\.pt"),
+        (1, torch.nan, "class index nan of 3 classes"),
+        (1, 0.5, "class index 0.5 of 3 classes"),
+    ])  # fmt: skip
+    def test_values_that_are_none(self, torch_files, part, value, message):
+        content = torch.ones(2, 2, 2, 3)
+        content[part, 1, 1, 2] = value
+        save_torch(torch_files[0] / "cat" / "0.pt", content.half())
+        with pytest.raises(UsageError, match=message):
+            open_label_maps(torch_files[0], CLASSES).read(FILES[0])
 
     @pytest.mark.parametrize("content, message", [
-        (torch.zeros(5, 14, 14), r"not a label map: .*cat/0\.pt holds \(5, 14, 14\)"),
+        (torch.zeros(5, 14, 14), r"not a label map: .*cat/0\.pt holds torch\.float32 \(5, 14, 14\)"),
+        (torch.zeros(2, 2, 2, 3, dtype=torch.long), r"holds torch\.int64"),
+        (torch.zeros(2, 2, 2, 3).to_sparse(), "must be floats"),
         ([1, 2], "holds list"),
     ])  # fmt: skip
     def test_no_map(self, torch_files, content, message):
@@ -159,7 +188,13 @@ class TestTorchFiles:
     def test_a_broken_file(self, torch_files):
         path = torch_files[0] / "cat" / "1.pt"
         path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(UsageError, match=r"cannot read a label map: .*cat/1\.pt \(it is cut off, or no torch file"):
+            open_label_maps(torch_files[0], CLASSES).read(FILES[1])
+        path.write_text("export W=1\n")  # torch's reader takes this for a pickle, and ends in an IndexError
         with pytest.raises(UsageError, match=r"cannot read a label map: .*cat/1\.pt"):
+            open_label_maps(torch_files[0], CLASSES).read(FILES[1])
+        torch.save(path, path)  # torch's own words advise to run what is in the file
+        with pytest.raises(UsageError, match=r"cat/1\.pt \(it is cut off, or no torch file of a tensor alone\); make"):
             open_label_maps(torch_files[0], CLASSES).read(FILES[1])
 
 
@@ -167,7 +202,7 @@ class TestTorchFiles:
 def test_missing_maps_are_counted_and_named(kind, request):
     opened = open_label_maps(request.getfixturevalue(kind)[0], CLASSES)
     check_complete(opened, FILES)
-    with pytest.raises(UsageError, match=r"2 of 3 images have no label map: .* lacks dog/8\.png"):
+    with pytest.raises(UsageError, match=r"2 of 3 images have no label map: .* lacks dog/8\.png but has cat/1\."):
         check_complete(opened, ["dog/8.png", FILES[0], "dog/9.png"])
     with pytest.raises(UsageError, match=r"no label map of dog/8\.png"):
         opened.read("dog/8.png")
@@ -193,6 +228,20 @@ class TestWriter:
         with pytest.raises(ValueError, match=message), writing as writer:
             writer.put(0, index_map)
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no way to take room beforehand")
+    def test_takes_its_room_before_it_writes(self, tmp_path):
+        files = [f"{index}.png" for index in range(1000)]
+        with contextlib.suppress(ValueError), write_label_maps(tmp_path / "maps", CLASSES, files, (8, 8), 2):
+            found = [path.stat() for path in tmp_path.glob(".maps.*/*.npy")]
+            assert len(found) == 2
+            assert all(file.st_blocks * 512 >= file.st_size > 1000 * 2 * 8 * 8 * 2 for file in found)
+
+    def test_file_names_that_are_no_unicode(self, tmp_path):
+        name = os.fsdecode(b"cat/\xff.png")
+        with write_label_maps(tmp_path / "maps", CLASSES, [name], (2, 3), 2) as writer:
+            writer.put(0, random_map())
+        assert open_label_maps(tmp_path / "maps", CLASSES).read(name).scores.shape == (2, 2, 3)
 
     @pytest.mark.parametrize("files, grid, top_k, message", [
         ([], (2, 3), 2, "cannot write 0 maps"),

@@ -11,11 +11,12 @@ from torch.utils.data import DataLoader
 from sot_core.cli import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, SampleKey
+from vision.data.label_writers import write_label_maps
 from vision.data.loaders import eval_transform
 from vision.data.sources import ArraySource, open_source
 from vision.data.token_label_set import TokenLabelSet, collate_token_labels
 from vision.data.token_label_targets import TokenLabelTarget
-from vision.data.token_labels import LabelMap, open_label_maps, write_label_maps
+from vision.data.token_labels import LabelMap, open_label_maps
 from vision.token_label_loss import TokenLabelLoss
 
 CLASSES = ["cat", "dog", "owl"]

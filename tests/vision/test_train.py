@@ -187,6 +187,37 @@ def test_classifiers_of_other_classes_start_afresh(images, train, tmp_path, capl
     assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias start afresh" in caplog.text
 
 
+LVVIT = ("depth=1", "embed_dim=16", "num_heads=2", "stem_width=8", "patch_size=4")
+
+
+@pytest.mark.parametrize(
+    "words, classifiers",
+    [
+        (["--head-fusion", "sum_fc"], ["head.cls_fc", "head.word_fc"]),
+        (["--model", "resnet10t", "--img-size", 32, "--model-kwargs"], ["fc"]),
+        (
+            ["--model", "lvvit_t", "--token-label", "--dense-weight", 0, "--model-kwargs", *LVVIT],
+            ["head.cls_fc", "head.dense_fc"],
+        ),
+    ],
+)
+def test_classifiers_of_as_many_other_classes_start_afresh(images, train, tmp_path, caplog, words, classifiers):
+    path = train(images, "--epochs", 1, *words, name="first") / "last.pth.tar"
+    checkpoint = torch.load(path, weights_only=True)
+    for layer in classifiers:
+        checkpoint["state_dict"][f"{layer}.bias"].add_(1)
+        checkpoint["state_dict"][f"{layer}.weight"].add_(1)
+    for names, kept in ((["ant", "dog", "owl"], False), (["cat", "dog", "owl"], True), (None, True)):
+        torch.save({**checkpoint, "class_names": names}, tmp_path / "start.pth")
+        start = ["--epochs", 1, "--lr", 0, "--initial-checkpoint", tmp_path / "start.pth", "--freeze-backbone"]
+        found = weights(train(images, *words, *start, name=f"{names}"))
+        same = {name for name, tensor in checkpoint["state_dict"].items() if torch.equal(found[name], tensor)}
+        fresh = {f"{layer}.{part}" for layer in classifiers for part in ("weight", "bias")}
+        assert found.keys() - same == (set() if kept else fresh)
+        assert ("other classes than the data's" in caplog.text) is not kept
+        caplog.clear()
+
+
 def test_the_norm_of_a_plain_classifier_starts_that_of_the_tokens(images, train, tmp_path):
     source = timm.create_model("convnext_atto", num_classes=5)
     torch.nn.init.normal_(source.head.norm.weight)

@@ -140,6 +140,8 @@ def test_resume_within_an_epoch_needs_the_same_batch(images, train):
     [
         (["--model", "vit_tiny_patch16_224"], "another name, sot_micro instead of vit_tiny_patch16_224"),
         (["--head-fusion", "concat"], "another head fusion, sum_fc instead of concat"),
+        (["--drop-path", 0.2], "another drop_path_rate, its default instead of 0.2"),
+        (["--token-label", "--dense-weight", 0], "another mix_token, its default instead of True"),
         (["--model-ema"], "no averaged weights"),
         (["--freeze-backbone"], "another optimizer"),
         (["--opt", "sgd"], r"another optimizer \(adamw\)"),
@@ -149,6 +151,19 @@ def test_resume_with_other_options(images, train, words, what):
     train(images, "--epochs", 1)
     with pytest.raises(UsageError, match=what):
         train(images, "--epochs", 2, "--resume", *words)
+
+
+@pytest.mark.parametrize("words", [[], ["--token-label", "--dense-weight", 0]])
+def test_weights_that_cannot_be_had(images, train, monkeypatch, words):
+    def no_network(*args, **kwargs):
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", no_network)
+    words = ["--model", "vit_tiny_patch16_224", "--model-kwargs", "--img-size", 32, "--pretrained", *words]
+    with pytest.raises(
+        UsageError, match=r"^cannot get timm's weights of vit_tiny_patch16_224: no network at all; mend"
+    ):
+        train(images, *words)
 
 
 def test_resume_with_other_classes(images, train, tmp_path):

@@ -16,10 +16,11 @@ from tests.vision.test_lvvit import published_names
 from vision import train as train_module
 from vision import validate
 from vision.config_file import parse_args
+from vision.data.label_writers import write_label_maps
 from vision.data.mixup import AnyBatchMixup
 from vision.data.sources import open_source
 from vision.data.token_label_mixup import TokenLabelMixup
-from vision.data.token_labels import LabelMap, write_label_maps
+from vision.data.token_labels import LabelMap
 from vision.options import train_parser
 from vision.task import HeadTask
 

@@ -130,6 +130,9 @@ def test_checkpoints_that_cannot_be_used(images, trained, tmp_path):
     (tmp_path / "text.safetensors").write_text("text")
     with pytest.raises(UsageError, match=r"cannot read the checkpoint: .*text\.safetensors; it is cut off"):
         validate(images, "sot_micro", "--checkpoint", tmp_path / "text.safetensors", *QUICK)
+    (tmp_path / "text.pth").write_text("export W=1\n")  # torch's reader takes this for a pickle
+    with pytest.raises(UsageError, match=r"cannot read the checkpoint: .*text\.pth; it is cut off"):
+        validate(images, "sot_micro", "--checkpoint", tmp_path / "text.pth", *QUICK)
     with pytest.raises(UsageError, match="has no ema weights"):
         validate(images, "sot_micro", "--checkpoint", path, "--weights", "ema", *QUICK)
     with pytest.raises(UsageError, match="no weights: give --checkpoint PATH"):

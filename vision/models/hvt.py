@@ -89,10 +89,12 @@ class HVT(HeadMixin, VisionTransformer):
     ) -> None:
         sizes = {"num_heads": num_heads, "head_dim": head_dim, "num_blocks": num_blocks}
         for name, size in {**sizes, "pool_kernel_size": pool_kernel_size, "pool_stride": pool_stride}.items():
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
-        if pool_block_width < 0:
-            raise ValueError(f"pool_block_width must be at least 0 (0: no pooling), got {pool_block_width}")
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, got {size!r}")
+        if not isinstance(pool_block_width, int) or pool_block_width < 0:
+            raise ValueError(
+                f"pool_block_width must be an integer of at least 0 (0: no pooling), got {pool_block_width!r}"
+            )
         if kwargs.get("dynamic_img_size"):
             raise ValueError(
                 "dynamic_img_size is not for HVT: its pooled tokens have positions of their own; use img_size"
@@ -113,11 +115,9 @@ class HVT(HeadMixin, VisionTransformer):
             **kwargs,
         )
         self.pool_kernel_size, self.pool_stride = pool_kernel_size, pool_stride
-        self.pooled_blocks = [*range(0, num_blocks, pool_block_width)] if pool_block_width else []
         length, reference = self.patch_embed.num_patches, self.patch_embed.proj.weight
-        for index in self.pooled_blocks:
+        for block in self.blocks[::pool_block_width] if pool_block_width else ():
             length = pooled_length(length, pool_kernel_size, pool_stride)
-            block = self.blocks[index]
             block.pool = nn.MaxPool1d(pool_kernel_size, pool_stride)
             block.pos_embed = nn.Parameter(reference.new_empty(1, length, self.embed_dim))
         for index, info in enumerate(self.feature_info):
@@ -127,6 +127,11 @@ class HVT(HeadMixin, VisionTransformer):
         self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
         if weight_init != "skip":
             self.init_weights(needs_reset=False)
+
+    @property
+    def pooled_blocks(self) -> list[int]:
+        """Indices of the blocks after which tokens are pooled; without those that `prune_intermediate_layers` took."""
+        return [index for index, block in enumerate(self.blocks) if block.pool is not None]
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """As timm's `VisionTransformer`; positions of pooled tokens are drawn like those of the patches."""
@@ -210,7 +215,7 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
         if "img_size" in kwargs:
             raise ValueError("input_size and img_size say the same; give one")
         kwargs["img_size"] = kwargs.pop("input_size")
-    narrow = kwargs.get("num_heads", 6) < 6
+    narrow = kwargs.get("num_heads", 6) in range(1, 6)
     head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
     fields, kwargs = split_head_options(kwargs, **head)
     out_indices = kwargs.pop("out_indices", 3)

@@ -13,6 +13,7 @@ __all__ = ["Box", "box_around", "draw_box", "swap_box"]
 Box = tuple[int, int, int, int]  # top, left, bottom and right in patches, the last two exclusive
 
 
+@torch.compiler.disable
 def draw_box(grid: tuple[int, int], alpha: float = 1.0) -> Box:
     """Draw a box as CutMix does: its middle anywhere, its area 1 - Beta(alpha, alpha) of the grid.
 

@@ -184,8 +184,10 @@ def check_img_size(img_size: tuple[int, int], patch_size: tuple[int, int]) -> No
     """Make sure that patches fill an image.
 
     Raises:
-        ValueError: with the nearest sizes, where they do not.
+        ValueError: for a patch size that is no positive integer; with the nearest sizes, where they do not.
     """
+    if not all(isinstance(patch, int) and patch > 0 for patch in patch_size):
+        raise ValueError(f"patch_size must be a positive integer, got {patch_size[0]!r}")
     if any(size < 1 or size % patch for size, patch in zip(img_size, patch_size, strict=True)):
         below, above = (
             tuple(max(1, size // patch + step) * patch for size, patch in zip(img_size, patch_size, strict=True))
