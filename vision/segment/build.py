@@ -10,6 +10,7 @@ from typing import Any
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import nn
 
 from sot_core.cli import UsageError
@@ -63,7 +64,8 @@ def _plain_width(name: str) -> int | None:
     """Token width of a plain vision transformer; None: another model."""
     with torch.device("meta"):
         model = timm.create_model(name.split(".")[0])
-    return model.embed_dim if isinstance(model, VisionTransformer) and not isinstance(model, HVT) else None
+    plain = isinstance(model, VisionTransformer) and not isinstance(model, HVT)
+    return model.embed_dim if plain and not isinstance(model.patch_embed, HybridEmbed) else None
 
 
 def build_segmenter(recipe: Mapping[str, Any]) -> UperNet:

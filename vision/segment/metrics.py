@@ -55,7 +55,7 @@ class ConfusionMatrix:
             UsageError: if no pixel was counted.
         """
         if not self.counts.any():
-            raise UsageError(f"no pixel counts: {where}; mend its annotations, or see --reduce-zero-label")
+            raise UsageError(f"no pixel counts: {where}; mend its images and annotations, or see --reduce-zero-label")
 
     def per_class(self) -> list[dict[str, Any]]:
         """For each class its ``pixels``, ``iou`` and ``accuracy`` in percent; None where it has none to count."""
