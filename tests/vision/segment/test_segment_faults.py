@@ -52,7 +52,7 @@ def test_a_value_beyond_the_classes_does_not_become_the_ignored_one():
 )
 def test_options_that_do_not_fit(shapes, train, tmp_path, words, message):
     with pytest.raises(UsageError, match=message):
-        train(shapes, *words)
+        train(shapes, "--steps", 1, *words)
     assert not (tmp_path / "runs").exists()
 
 
