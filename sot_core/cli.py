@@ -43,7 +43,7 @@ def run_main(main: Callable[[], int | None]) -> None:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
     except OSError as error:
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             sys.stderr.write(f"error: {error.strerror}: the output, or a temporary file; make room\n")
             _drop_output()
             sys.exit(2)
