@@ -23,6 +23,7 @@ from vision.models.probe import evaluating
 __all__ = [
     "build_model",
     "check_image_size",
+    "check_model_name",
     "head_modules",
     "load_initial",
     "model_recipe",
@@ -37,6 +38,18 @@ _CLASSIFIERS = ("head.cls_fc.", "head.word_fc.", "head.dense_fc.")
 _MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
 
 
+def check_model_name(name: str) -> None:
+    """Make sure that timm has a model.
+
+    Raises:
+        UsageError: with the nearest names, if it has none of that name.
+    """
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name.lower(), timm.list_models(), n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else "give one of timm.list_models()"
+        raise UsageError(f"unknown model {name}: timm has none of that name; {hint}")
+
+
 def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[str, Any]:
     """What `build_model` needs, in plain values that a checkpoint can hold.
 
@@ -48,9 +61,7 @@ def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[s
     Raises:
         UsageError: for a model that timm does not know, with the nearest names.
     """
-    if not timm.is_model(args.model):
-        near = difflib.get_close_matches(args.model, timm.list_models(), n=3, cutoff=0.4)
-        raise UsageError(f"unknown model {args.model}: timm has none of that name; did you mean {', '.join(near)}?")
+    check_model_name(args.model)
     rates = {"drop_rate": args.drop, "drop_path_rate": args.drop_path}
     kwargs = {name: rate for name, rate in rates.items() if rate is not None}
     recipe = {"name": args.model, "num_classes": num_classes, "kwargs": kwargs, "head": dict(head)}
@@ -87,7 +98,7 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
             f"cannot get timm's weights of {name}: {_one_line(error)}; mend the connection, or give a file of them as "
             "a checkpoint instead of --pretrained"
         ) from error
-    except (ValueError, TypeError, AssertionError, RuntimeError) as error:
+    except (ValueError, TypeError, AssertionError, ArithmeticError, RuntimeError) as error:
         raise UsageError(
             f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs | dense}, head {head}"
         ) from error

@@ -27,6 +27,16 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 SCHEDULES = ("cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt", "constant")
 
 
+class KeyValues(ParseKwargs):
+    """timm's ``name=value ...``; a word without ``=`` is an error of one line."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        for word in values:
+            if "=" not in word:
+                parser.error(f"argument {option_string}: expected name=value, got {word!r}")
+        super().__call__(parser, namespace, values, option_string)
+
+
 def positive_int(text: str) -> int:
     """An integer of at least 1."""
     return int(_number(text, lambda value: value >= 1 and value == int(value), "an integer of at least 1"))
@@ -135,9 +145,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--model", default="sot_micro", help="name of a timm model, those of vision.models among them")
-    group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments, name=value ..."
-    )
+    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
     group.add_argument("--num-classes", type=positive_int, help="outputs; default: the data's classes")
     group.add_argument("--drop", type=fraction, help="the model's dropout")
     group.add_argument("--drop-path", type=fraction, help="stochastic depth")
@@ -154,7 +162,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--epochs", type=positive_int, default=300, help="epochs, warm-up included")
     group.add_argument("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
     group.add_argument("--opt", default="adamw", help="name of a timm optimizer")
-    group.add_argument("--opt-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments, name=value ...")
+    group.add_argument("--opt-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
     group.add_argument("--lr", type=non_negative, help="learning rate, as it is used; default 1e-3")
     group.add_argument(
         "--lr-base",
@@ -287,9 +295,7 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--checkpoint", "--eval-checkpoint", "--eval_checkpoint", help="checkpoint file")
     group.add_argument("--weights", choices=("auto", "ema", "raw"), default="auto", help="averaged or raw weights")
     group.add_argument("--pretrained", action="store_true", help="timm's weights instead of a checkpoint")
-    group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="for checkpoints from elsewhere"
-    )
+    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="for checkpoints from elsewhere")
     group.add_argument("--num-classes", type=positive_int, help="outputs; default: the checkpoint's")
     parser.set_defaults(drop=None, drop_path=None)
 

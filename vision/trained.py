@@ -115,6 +115,8 @@ def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping
     arch = checkpoint.get("arch")
     name = args.model or (arch if isinstance(arch, str) and timm.is_model(arch) else None)
     if name is None:
+        if "segmenter" in checkpoint:
+            raise UsageError(f"a segmentation model: {args.checkpoint}; vision/segment has commands of the same names")
         raise UsageError(f"the checkpoint does not say its model: {args.checkpoint}; give its name")
     recipe = model_recipe(Namespace(**{**vars(args), "model": name}), 1000, {})
     classifier = timm.get_pretrained_cfg(name).classifier or ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +10,11 @@ from typing import Any
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import nn
 
 from sot_core.cli import UsageError
-from vision.build import build_model
+from vision.build import build_model, check_model_name
 from vision.checkpoints import load_state, read_checkpoint
 from vision.models.checkpoint import fit_state_dict, read_state_dict, square_grid
 from vision.models.hvt import HVT
@@ -26,6 +26,7 @@ from vision.segment.published import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, load_mm
 __all__ = ["DROP_PATH", "Segmenter", "build_segmenter", "complete_recipe", "load_backbone", "load_segmenter"]
 
 DROP_PATH = {"lvvit_s": 0.1, "lvvit_m": 0.2, "lvvit_l": 0.5}  # as published; other models: 0.1
+_OWN_KWARGS = {"img_size", "dynamic_img_size", "num_classes"}
 _DEFAULTS = {"neck": "side", "out_indices": None, "last_channels": 2048, "norm_eps": None, "drop_rate": 0.1}
 
 
@@ -39,21 +40,21 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             classifiers, 0.1) and ``norm_eps`` (of the blocks' LayerNorm; None: the model's).
 
     Raises:
-        UsageError: for a model that is no plain vision transformer.
+        UsageError: for a model that is no plain vision transformer, or arguments that are not to be chosen.
     """
     whole = {**_DEFAULTS, "kwargs": {}, **{key: value for key, value in recipe.items() if value is not None}}
     name = whole["model"]
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
-        raise UsageError(f"unknown model {name}: timm has none of that name; did you mean {', '.join(near)}?")
+    check_model_name(name)
     plain_width = _plain_width(name)
     if plain_width is None:
         raise UsageError(
             f"{name} is no plain vision transformer: --model; give lvvit_s, sot_small, vit_small_patch16_224"
         )
+    for key in _OWN_KWARGS & whole["kwargs"].keys():
+        raise UsageError(f"--model-kwargs {key}: segmentation sets it; leave it out, see --crop-size")
     whole["kwargs"] = {"drop_path_rate": DROP_PATH.get(name, 0.1), **whole["kwargs"]}
     width = whole["kwargs"].get("embed_dim", plain_width)
-    whole.setdefault("decoder_channels", 512 if width >= 768 else 256)
+    whole.setdefault("decoder_channels", 512 if isinstance(width, int) and width >= 768 else 256)
     whole.setdefault("aux_channels", whole["decoder_channels"])
     return whole
 
@@ -62,8 +63,9 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def _plain_width(name: str) -> int | None:
     """Token width of a plain vision transformer; None: another model."""
     with torch.device("meta"):
-        model = timm.create_model(name)
-    return model.embed_dim if isinstance(model, VisionTransformer) and not isinstance(model, HVT) else None
+        model = timm.create_model(name.split(".")[0])
+    plain = isinstance(model, VisionTransformer) and not isinstance(model, HVT)
+    return model.embed_dim if plain and not isinstance(model.patch_embed, HybridEmbed) else None
 
 
 def build_segmenter(recipe: Mapping[str, Any]) -> UperNet:
@@ -98,7 +100,7 @@ def load_backbone(model: UperNet, path: str) -> list[str]:
         The names of the tensors that were left out.
 
     Raises:
-        UsageError: naming the tensors that do not fit.
+        UsageError: naming the file and the tensors that do not fit.
     """
     backbone, state = model.encoder.backbone, read_state_dict(path)
     family = getattr(backbone, "published_family", None)
@@ -118,7 +120,12 @@ def load_backbone(model: UperNet, path: str) -> list[str]:
         return name.startswith(unused) or (number.isdigit() and depth <= int(number) < model.encoder.full_depth)
 
     kept = {name: tensor for name, tensor in state.items() if not is_unused(name)}
-    fitted = fit_state_dict(backbone, kept, source_grid=grid)
+    try:
+        fitted = fit_state_dict(backbone, kept, source_grid=grid)
+    except UsageError as error:
+        whole = is_mmseg(state) or any(name.startswith("encoder.backbone.") for name in state)
+        hint = " (it holds a whole UperNet: --initial-checkpoint takes it)" if whole else ""
+        raise UsageError(f"--backbone-checkpoint {path}{hint}: {error}") from error
     backbone.load_state_dict(fitted.tensors, strict=False)
     return [name for name in state if name not in kept]
 
@@ -160,10 +167,14 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
     if path is None:
         raise UsageError("no weights: give --checkpoint PATH")
     checkpoint = read_checkpoint(path)
-    if "segmenter" in checkpoint:
+    if {"segmenter", "data", "options"} <= checkpoint.keys():
         recipe, data = checkpoint["segmenter"], checkpoint["data"]
         if name not in (None, recipe["model"]):
             raise UsageError(f"{path} holds {recipe['model']}, not {name}; leave out --model")
+        if kwargs:
+            raise UsageError(
+                f"{path} says its model's arguments itself: --model-kwargs {', '.join(kwargs)}; leave it out"
+            )
         model = build_segmenter(recipe).eval()
         load_state(model, checkpoint["state_dict"], path)
         rules = LabelRules(recipe["num_classes"], **data["rules"])
@@ -179,7 +190,10 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
         {**mmseg_recipe(state), "model": name, "kwargs": {**MMSEG_KWARGS.get(name, {}), **(kwargs or {})}}
     )
     model = build_segmenter(recipe).eval()
-    load_mmseg(model, state, strict=True)
+    try:
+        load_mmseg(model, state, strict=True)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
     config = model.encoder.backbone.pretrained_cfg
     images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": MMSEG_CROP}
     names = (checkpoint.get("meta") or {}).get("CLASSES")

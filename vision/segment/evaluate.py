@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_core.cli import UsageError
+from vision.device import mixed_precision
+from vision.segment.build import Segmenter
 from vision.segment.dataset import normalize
 from vision.segment.inference import Inference
 from vision.segment.metrics import ConfusionMatrix
 
-__all__ = ["evaluate", "first_loss", "inference_options"]
+__all__ = ["as_trained", "evaluate", "first_loss", "inference_options"]
 
 
 def evaluate(
@@ -68,6 +71,20 @@ def first_loss(
         raise UsageError("no image can be read: --val-split; mend the files")
     probabilities = inference(model, normalize(pixels, images["mean"], images["std"]))
     return F.nll_loss(probabilities.clamp_min(1e-30).log(), classes, ignore_index=ignore_index).item()
+
+
+def as_trained(args: Any, trained: Segmenter, device: torch.device) -> Inference:
+    """How the options ask for inference; what they leave open is as in the model's training, precision included.
+
+    Args:
+        args: The options of `vision.segment.options.add_inference_options` and `vision.options.add_device_options`.
+        trained: The model.
+        device: Where to compute.
+    """
+    amp = trained.options.get("amp") if args.amp is None else args.amp
+    dtype = args.amp_dtype or trained.options.get("amp_dtype", "bfloat16")
+    autocast, _ = mixed_precision(device, amp, dtype)
+    return inference_options(args, trained.window, trained.images["short_side"], autocast)
 
 
 def inference_options(args: Any, crop_size: int, short_side: int, autocast: Any) -> Inference:

@@ -73,13 +73,20 @@ def read_class_names(root: str, path: str | None, num_classes: int) -> list[str]
         info = Path(root) / _OBJECT_INFO
         if not info.is_file():
             return None
-        lines = info.read_text(encoding="utf-8").splitlines()[1:]
+        lines = _read_lines(info)[1:]
         names = [line.split("\t")[-1].split(",")[0].strip() for line in lines if line.strip()]
         return names if len(names) == num_classes else None
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"no such file of class names: {file.resolve()}; give a text file, one name a line")
-    names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = [line.strip() for line in _read_lines(file) if line.strip()]
     if len(names) != num_classes:
         raise UsageError(f"{len(names)} names for {num_classes} classes: {path}; write one a line")
     return names
+
+
+def _read_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"class names that are no UTF-8 text: {file}; save the file as UTF-8") from error

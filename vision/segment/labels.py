@@ -22,7 +22,7 @@ class LabelRules:
 
     Attributes:
         num_classes: Classes K.
-        ignore_index: Value of pixels that do not count, at least K.
+        ignore_index: Value of pixels that do not count, above those of the classes.
         reduce_zero_label: Value 0 does not count either, and value v is class v - 1, as in ADE20K; otherwise value v
             is class v.
     """
@@ -73,15 +73,14 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
         raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
     if values.shape != tuple(size):
         raise ImageError(name, f"the annotation is {_shape(values.shape)} pixels, its image {_shape(size)}")
-    classes = rules.to_classes(values)
-    beyond = (classes != rules.ignore_index) & ((classes >= rules.num_classes) | (classes < 0))
+    first = 1 if rules.reduce_zero_label else 0
+    last = rules.num_classes - 1 + first
+    beyond = (values < 0) | ((values > last) & (values != rules.ignore_index))
     if beyond.any():
-        first = 1 if rules.reduce_zero_label else 0
-        last = rules.num_classes - 1 + first
         raise ImageError(
             name, f"the annotation has the value {values[beyond].max()}, the classes are {first} to {last}"
         )
-    return classes
+    return rules.to_classes(values)
 
 
 def _shape(size: tuple[int, ...]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,6 +14,10 @@ __all__ = ["SegmentationLoss"]
 
 class SegmentationLoss(nn.Module):
     """Cross-entropy of the main logits, plus weighted that of the auxiliary ones and the main ones' Dice loss.
+
+    Over several processes cross-entropy is divided by the pixels that count of all of them, and multiplied by the
+    number of processes, so that the mean over the processes is what one process computes. The Dice loss is that of
+    each process's images.
 
     Args:
         ignore_index: Value of pixels that do not count.
@@ -29,13 +35,22 @@ class SegmentationLoss(nn.Module):
 
     def forward(self, logits: Tensor | tuple[Tensor, Tensor], classes: Tensor) -> Tensor:
         main, aux = logits if isinstance(logits, tuple) else (logits, None)
-        loss = self._cross_entropy(main, classes)
+        pixels = self._count(classes)
+        loss = self._cross_entropy(main, classes) / pixels
         if aux is not None:
-            loss = loss + self.aux_weight * self._cross_entropy(aux, classes)
+            loss = loss + self.aux_weight * self._cross_entropy(aux, classes) / pixels
         if self.dice is not None:
             loss = loss + self.dice_weight * self.dice(main.float(), classes)
         return loss
 
     def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
-        total = F.cross_entropy(logits.float(), classes, ignore_index=self.ignore_index, reduction="sum")
-        return total / (classes != self.ignore_index).sum().clamp_min(1)
+        return F.cross_entropy(logits.float(), classes, ignore_index=self.ignore_index, reduction="sum")
+
+    @torch.no_grad()
+    def _count(self, classes: Tensor) -> Tensor:
+        """Pixels that count, at least 1: the mean over the processes."""
+        count = (classes != self.ignore_index).sum()
+        if not dist.is_initialized():
+            return count.clamp_min(1)
+        dist.all_reduce(count)
+        return count.clamp_min(1) / dist.get_world_size()

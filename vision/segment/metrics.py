@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sot_core.cli import UsageError
+
 __all__ = ["ConfusionMatrix"]
 
 
@@ -42,6 +44,18 @@ class ConfusionMatrix:
         """Add up the counts of all processes."""
         if dist.is_initialized():
             dist.all_reduce(self.counts)
+
+    def require_pixels(self, where: str) -> None:
+        """Make sure that there is something to measure.
+
+        Args:
+            where: The images, for the message.
+
+        Raises:
+            UsageError: if no pixel was counted.
+        """
+        if not self.counts.any():
+            raise UsageError(f"no pixel counts: {where}; mend its images and annotations, or see --reduce-zero-label")
 
     def per_class(self) -> list[dict[str, Any]]:
         """For each class its ``pixels``, ``iou`` and ``accuracy`` in percent; None where it has none to count."""

@@ -145,7 +145,7 @@ class UperNet(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
         """Layers for timm's layer decay: the stem, each block, and all that is new."""
         return {
-            "stem": r"^encoder\.backbone\.(?:\w+_token|pos_embed|patch_embed)",
+            "stem": r"^encoder\.backbone\.(?:\w+_token|pos_embed|patch_embed|norm_pre)",
             "blocks": r"^encoder\.backbone\.blocks\.(\d+)",
-            "new": r"^(?:encoder\.neck|encoder\.backbone\.norm_pre|decoder|segmentation_head|aux_head)",
+            "new": r"^(?:encoder\.neck|decoder|segmentation_head|aux_head)",
         }

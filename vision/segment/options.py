@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from timm.utils import ParseKwargs
-
 from sot_core.cli import UsageError
 from vision.config_file import Parser
 from vision.options import (
+    KeyValues,
     add_device_options,
     add_dry_run,
     fraction,
@@ -41,13 +40,19 @@ def positive(text: str) -> float:
     return value
 
 
+def pixel_value(text: str) -> int:
+    """A value that a pixel of an annotation can have, but 0."""
+    value = positive_int(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"must be at most 65535, as 16 bits hold it, got {text!r}")
+    return value
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """What UperNet is built from."""
     group = parser.add_argument_group("model")
     group.add_argument("--model", default="lvvit_s", help="the backbone: lvvit_*, sot_*, or a vit_* or deit_* of timm")
-    group.add_argument(
-        "--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments, name=value ..."
-    )
+    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
     group.add_argument("--drop", type=fraction, default=0.1, help="dropout of channels before the classifiers")
     group.add_argument("--drop-path", type=fraction, help="stochastic depth; default: as published, 0.1 0.2 0.5")
     group.add_argument("--crop-size", type=positive_int, default=512, help="height and width of crops and windows")
@@ -78,7 +83,7 @@ def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> No
     if train:
         group.add_argument("--train-split", default="training", help="folder in images/ and annotations/")
         group.add_argument("--num-classes", type=positive_int, default=150, help="classes")
-        group.add_argument("--ignore-index", type=positive_int, default=255, help="value of pixels that do not count")
+        group.add_argument("--ignore-index", type=pixel_value, default=255, help="value of pixels that do not count")
         group.add_argument(
             "--reduce-zero-label",
             action=argparse.BooleanOptionalAction,
@@ -127,7 +132,7 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("--checkpoint", help="of vision/segment/train.py, or of mmsegmentation")
     group.add_argument("--model", help="the backbone, for a checkpoint of mmsegmentation")
-    group.add_argument("--model-kwargs", nargs="*", default={}, action=ParseKwargs, help="its arguments")
+    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments")
 
 
 def train_parser() -> Parser:
@@ -157,7 +162,7 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: none")
     group.add_argument("--hflip", type=fraction, default=0.5, help="probability of a mirrored image")
     group.add_argument("--distort", action=argparse.BooleanOptionalAction, default=True, help="change the colours")
-    group.add_argument("--mean", type=float, nargs=3, help="of each channel, images in [0, 1]; default: the model's")
+    group.add_argument("--mean", type=fraction, nargs=3, help="of each channel, images in [0, 1]; default: the model's")
     group.add_argument("--std", type=positive, nargs=3, help="standard deviation of each channel")
 
 
@@ -208,8 +213,9 @@ def check_options(args: argparse.Namespace) -> None:
         )
     if args.scale[0] > args.scale[1]:
         raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; mend it")
-    if args.ignore_index < args.num_classes:
-        raise UsageError(f"--ignore-index {args.ignore_index} is a class: --num-classes {args.num_classes}; raise it")
+    last = args.num_classes if args.reduce_zero_label else args.num_classes - 1
+    if args.ignore_index <= last:
+        raise UsageError(f"--ignore-index {args.ignore_index} is a class: they have values up to {last}; raise it")
     if args.short_side is None:
         args.short_side = args.crop_size
     args.min_lr = min(args.min_lr, args.lr)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
@@ -25,11 +25,11 @@ from vision.data import BadImages
 from vision.data.dataset import BadImage
 from vision.data.files import is_image_name, open_tree
 from vision.data.images import ImageError, read_image
-from vision.device import init_device, memory_format, mixed_precision
+from vision.device import init_device, memory_format
 from vision.options import add_device_options
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import normalize
-from vision.segment.evaluate import inference_options
+from vision.segment.evaluate import as_trained
 from vision.segment.options import add_checkpoint_options, add_inference_options
 from vision.segment.palette import bit_palette, read_palette
 
@@ -50,6 +50,7 @@ def predict_parser() -> Parser:
     add_checkpoint_options(parser)
     add_inference_options(parser)
     add_device_options(parser)
+    parser.set_defaults(amp_dtype=None)  # as in training
     parser.set_defaults(data_dir=None)
     return parser
 
@@ -85,6 +86,30 @@ def find_images(words: Sequence[str]) -> dict[str, Path]:
     return found
 
 
+def plan_results(found: Mapping[str, Path], output: str, endings: Sequence[str]) -> dict[str, list[Path]]:
+    """The files that each image's results go to.
+
+    Args:
+        found: As of `find_images`.
+        output: Folder of the results.
+        endings: What follows the name of each, but ``.png``.
+
+    Raises:
+        UsageError: if one is the place of two results, or of an image.
+    """
+    images = {path.resolve() for path in found.values()}
+    taken: dict[Path, Path] = {}
+    plan = {name: [Path(output) / f"{name}{ending}.png" for ending in endings] for name in found}
+    for name, targets in plan.items():
+        for target in targets:
+            if target.resolve() in images:
+                raise UsageError(f"a result would take the place of an image: {target}; choose another --output")
+            if target in taken:
+                raise UsageError(f"two results in one file, {target}: of {taken[target]} and {found[name]}; rename one")
+            taken[target] = found[name]
+    return plan
+
+
 def predict(args: Namespace) -> list[Path]:
     """Segment as the options say.
 
@@ -95,12 +120,11 @@ def predict(args: Namespace) -> list[Path]:
     if args.output is None:
         raise UsageError("nowhere to write: give --output FOLDER")
     found = find_images(args.images)
+    plan = plan_results(found, args.output, ("", "_color", "_overlay") if args.overlay else ("", "_color"))
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     count, rules = trained.rules.num_classes, trained.rules
     colors = _colors(args.palette, count, int(rules.to_values(np.array(0))))
-    amp = trained.options.get("amp") if args.amp is None else args.amp
-    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
-    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
+    inference = as_trained(args, trained, device)
     layout = memory_format(args.channels_last)
     model = trained.model.to(device=device, memory_format=layout).eval()
     model = torch.compile(model) if args.compile else model
@@ -111,19 +135,19 @@ def predict(args: Namespace) -> list[Path]:
         except ImageError as error:
             bad_images.report([BadImage(str(path), error.reason)])
             continue
+        except OSError as error:
+            bad_images.report([BadImage(str(path), error.strerror or str(error))])
+            continue
         pixels = F.pil_to_tensor(image).unsqueeze(0).to(device)
         prepared = normalize(pixels, trained.images["mean"], trained.images["std"]).contiguous(memory_format=layout)
         classes = inference(model, prepared).argmax(1)[0].cpu().numpy()
         values = rules.to_values(classes)
         largest = int(rules.to_values(np.array(count - 1)))
-        pictures = {
-            "": Image.fromarray(values.astype(np.uint8 if largest <= 255 else np.uint16)),
-            "_color": Image.fromarray(colors[classes]),
-        }
+        painted = Image.fromarray(colors[classes])
+        pictures = [Image.fromarray(values.astype(np.uint8 if largest <= 255 else np.uint16)), painted]
         if args.overlay:
-            pictures["_overlay"] = Image.blend(image, pictures["_color"], 0.5)
-        for ending, picture in pictures.items():
-            target = Path(args.output) / f"{name}{ending}.png"
+            pictures.append(Image.blend(image, painted, 0.5))
+        for target, picture in zip(plan[name], pictures, strict=True):
             with atomic_file(target) as temporary:
                 picture.save(temporary, format="PNG")
             written.append(target)

@@ -41,9 +41,16 @@ class RunState:
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint in one move."""
+    """Write a checkpoint in one move.
+
+    Raises:
+        UsageError: if the disk is full.
+    """
     with atomic_file(path) as temporary:
-        torch.save(dict(content), temporary)
+        try:
+            torch.save(dict(content), temporary)
+        except RuntimeError as error:  # torch's writer says no more than that a write failed
+            raise UsageError(f"cannot write the checkpoint: {path}; make room on the disk") from error
 
 
 def write_summary(path: Path, history: list[dict[str, float]]) -> None:
@@ -64,7 +71,7 @@ def check_same_run(checkpoint: Mapping[str, Any], described: Mapping[str, Any]) 
     Raises:
         UsageError: naming what is different.
     """
-    if "segmenter" not in checkpoint or "state" not in checkpoint:
+    if not {"segmenter", "data", "options", "state"} <= checkpoint.keys():
         raise UsageError(
             "--resume goes on with the last.pth.tar of a run of vision/segment/train.py; "
             "--initial-checkpoint starts from other weights"

@@ -13,9 +13,10 @@ from timm.data import resolve_data_config
 from timm.utils import random_seed
 
 from sot_core.cli import UsageError
-from vision.checkpoints import choose_weights, load_state, read_checkpoint
+from vision.checkpoints import load_state
 from vision.data import BadImages
 from vision.device import memory_format, mixed_precision
+from vision.models.checkpoint import read_state_dict
 from vision.resolve import plain_options
 from vision.segment.build import build_segmenter, complete_recipe, load_backbone
 from vision.segment.dataset import PairSet, normalize, train_loader
@@ -125,10 +126,13 @@ def load_initial(model: UperNet, path: str) -> LoadReport:
     The backbone must fit, but for the image size; of the rest is taken what fits.
 
     Raises:
-        UsageError: if the file is missing or its backbone does not fit.
+        UsageError: naming the file, if it is missing or its backbone does not fit.
     """
-    _, state = choose_weights(read_checkpoint(path), "raw")
-    return load_mmseg(model, state) if is_mmseg(state) else load_fitting(model, state)
+    state = read_state_dict(path, use_ema=False)
+    try:
+        return load_mmseg(model, state) if is_mmseg(state) else load_fitting(model, state)
+    except UsageError as error:
+        raise UsageError(f"--initial-checkpoint {path}: {error}") from error
 
 
 @torch.inference_mode()

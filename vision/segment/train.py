@@ -108,8 +108,9 @@ def _create_trainer(session: Session) -> tuple[Trainer, RunState]:
         if args.rank:
             state.loss_sum, state.loss_steps, state.bad_images = 0.0, 0, 0  # the first process counts for all
         load_state(model, session.checkpoint["state_dict"], "--resume")
-        optimizer.load_state_dict(session.checkpoint["optimizer"])
-        scaler.load_state_dict(session.checkpoint["amp_scaler"])
+        _restore(optimizer, session.checkpoint["optimizer"])
+        if session.checkpoint["amp_scaler"]:  # of a run without one it is empty
+            scaler.load_state_dict(session.checkpoint["amp_scaler"])
     scheduler, _ = create_scheduler_v2(
         optimizer,
         sched=args.sched,
@@ -142,6 +143,14 @@ def _create_trainer(session: Session) -> tuple[Trainer, RunState]:
     return trainer, state
 
 
+def _restore(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Take over an optimizer's state; learning rate and weight decay stay those that the options say."""
+    given = [{name: group[name] for name in ("lr", "weight_decay")} for group in optimizer.param_groups]
+    optimizer.load_state_dict(saved)
+    for group, values in zip(optimizer.param_groups, given, strict=True):
+        group.update(values, initial_lr=values["lr"])
+
+
 def _train(session: Session, trainer: Trainer, state: RunState, folder: Path | None) -> None:
     args = session.args
     last = min(args.steps, args.max_steps or args.steps)
@@ -157,11 +166,25 @@ def _train(session: Session, trainer: Trainer, state: RunState, folder: Path | N
         session.device,
         BadImages(args.bad_images),
     )
-    for _ in trainer.steps(loader, state, last):
-        validated = state.step % args.val_steps == 0 or state.step == args.steps
-        if validated:
-            check_parameters(trainer.model)
+
+    def validate_if_due() -> bool:
+        due = state.step > 0 and (state.step % args.val_steps == 0 or state.step == args.steps)
+        if not due or (state.history and state.history[-1]["step"] == state.step):
+            return False
+        check_parameters(trainer.model)
+        try:
             _validate(session, trainer, state, workers, folder)
+        except UsageError:  # bad files: the training is not lost, and --resume validates first
+            if folder is not None:
+                save_checkpoint(folder / "last.pth.tar", _content(session, trainer, state))
+            raise
+        return True
+
+    trainer.scheduler.step_update(state.step)
+    if validate_if_due() and folder is not None:
+        save_checkpoint(folder / "last.pth.tar", _content(session, trainer, state))
+    for _ in trainer.steps(loader, state, last):
+        validated = validate_if_due()
         stops = state.step == last or (args.checkpoint_steps and state.step % args.checkpoint_steps == 0)
         if folder is not None and (validated or stops):
             check_parameters(trainer.model)
@@ -175,6 +198,7 @@ def _validate(session: Session, trainer: Trainer, state: RunState, workers: int,
     inference = inference_options(args, args.crop_size, args.short_side, trainer.autocast)
     confusion = ConfusionMatrix(args.num_classes, args.ignore_index, session.device)
     evaluate(trainer.model, loader, inference, confusion, session.data["images"], trainer.memory_format)
+    confusion.require_pixels(session.val_set.source.where)
     metrics = confusion.compute()
     loss = _collect(state, session.device)
     row = {"step": state.step, "lr": trainer.lr, "train_loss": loss, "bad_images": state.bad_images, **metrics}

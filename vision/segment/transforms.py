@@ -30,10 +30,10 @@ def short_side_size(size: tuple[int, int], short_side: float, ratio: int = 4) ->
 
 
 class RandomShortSide(v2.Transform):
-    """Resize to a random short side; annotations by their nearest pixel.
+    """Resize to a random short side; annotations by the pixel nearest to the new one's centre.
 
     Args:
-        short_side: Pixels, at a factor of 1.
+        short_side: Pixels, at a factor of 1; 0: as it is.
         scale: Smallest and largest factor, uniformly drawn.
     """
 
@@ -45,9 +45,15 @@ class RandomShortSide(v2.Transform):
         low, high = self.scale
         factor = low + (high - low) * torch.rand(()).item()
         size = tuple(flat_inputs[0].shape[-2:])
-        return {"size": short_side_size(size, (self.short_side or min(size)) * factor)}
+        if self.short_side:
+            return {"size": short_side_size(size, self.short_side * factor)}
+        return {"size": tuple(max(1, round(side * factor)) for side in size)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        if isinstance(inpt, tv_tensors.Mask):  # torchvision's own resize of a mask lies up to half a pixel beside
+            nearest = v2.InterpolationMode.NEAREST_EXACT
+            resized = F.resize(inpt.as_subclass(Tensor).unsqueeze(0), list(params["size"]), nearest)
+            return tv_tensors.wrap(resized.squeeze(0), like=inpt)
         return self._call_kernel(F.resize, inpt, size=list(params["size"]), antialias=True)
 
 

@@ -24,13 +24,13 @@ import torch.distributed as dist
 from sot_core.cli import UsageError, atomic_file, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages
-from vision.device import default_workers, init_device, memory_format, mixed_precision
+from vision.device import default_workers, init_device, memory_format
 from vision.dry_run import print_dry_run
 from vision.options import add_device_options, add_dry_run
 from vision.resolve import plain_options
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import PairSet, eval_loader
-from vision.segment.evaluate import evaluate, first_loss, inference_options
+from vision.segment.evaluate import as_trained, evaluate, first_loss
 from vision.segment.files import PairSource
 from vision.segment.metrics import ConfusionMatrix
 from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
@@ -48,6 +48,7 @@ def validate_parser() -> Parser:
     add_data_options(parser)
     add_inference_options(parser)
     add_device_options(parser)
+    parser.set_defaults(amp_dtype=None)  # as in training
     parser.add_argument("--per-class", help="CSV file: pixels, IoU and accuracy of each class")
     parser.add_argument("--results", help="JSON file of the metrics")
     return parser
@@ -73,9 +74,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
-    amp = trained.options.get("amp") if args.amp is None else args.amp
-    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
-    inference = inference_options(args, trained.window, trained.images["short_side"], autocast)
+    inference = as_trained(args, trained, device)
     dataset = PairSet(PairSource(args.data_dir, args.val_split), trained.rules)
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)
@@ -97,6 +96,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     images, bad = counts.tolist()
     if not images:
         raise UsageError(f"no image can be read: {dataset.source.where}; mend the files")
+    confusion.require_pixels(dataset.source.where)
     metrics = {**confusion.compute(), "images": images, "bad_images": bad}
     if args.rank == 0:
         _report(args, metrics, confusion, trained.class_names)
