@@ -238,7 +238,9 @@ def test_dry_run(labelled, maps, capsys, tmp_path):
 
 
 def test_an_image_that_is_not_square(labelled):
-    labelled("--img-size", 32, "--input-size", 3, 32, 48, "--epochs", 1)
+    folder = labelled("--img-size", 32, "--input-size", 3, 32, 48, "--epochs", 1)
+    assert tuple(load(folder)["data_config"]["input_size"]) == (3, 32, 48)
+    assert float(rows(folder)[0]["train_dense_loss"]) > 0
 
 
 OTHERS = [
