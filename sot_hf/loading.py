@@ -161,7 +161,8 @@ def load_model(
         changed.insert(0, f"labels {', '.join(saved or ['a number'])} -> {', '.join(names)}")
     problem = f"the saved head has other {'labels' if not same_labels else 'settings'} ({'; '.join(changed)})"
     if strict_head or not train:
-        raise UsageError(f"{problem}: {_where(path)}; give a model of this task, or train one without --strict_head")
+        mend = "leave out --strict_head" if train else "train one with --do_train"
+        raise UsageError(f"{problem}: {_where(path)}; give a model of this task, or {mend}")
     logger.warning("%s: all of its tensors start from new values", problem)
     config = _new_config(config.backbone, wanted, label_arguments, freeze_backbone, path)
     return SoTForSequenceClassification(config, backbone=model.backbone), task

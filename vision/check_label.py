@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     good = best >= 0
     if good.any():
         _print_figures(agreement(best[good], named[good], targets[good], len(source.class_names)), negative[good])
-    print(f"{faults} faults" if faults else "the label maps fit the images")  # noqa: T201
+    print(f"{faults} faults" if faults else "every image has its label map")  # noqa: T201
     return 1 if faults else 0
 
 
@@ -154,7 +154,10 @@ def _print_figures(found: Agreement, negative: np.ndarray) -> None:
         f"{found.chance:.2%}), {found.named:.2%} have it anywhere"
     )
     if found.is_weak:
-        print("that is hardly more than chance: the maps may be of other images, or in another order")  # noqa: T201
+        print(  # noqa: T201
+            "that is hardly more than chance: the maps may be of other images, in another order, or of a classifier "
+            "that has learned little"
+        )
     if negative.mean() > _MANY_NEGATIVE:
         print(  # noqa: T201
             f"{negative.mean():.2%} of the places have no score above 0, which is what a class counts that is not "

@@ -40,7 +40,7 @@ def test_maps_that_fit(images, source, tmp_path, capsys, write):
     assert check(write_maps(tmp_path / "maps", source, write=write), images) == 0
     assert capsys.readouterr().out == (
         "15 maps: 100.00% have the image's class as their best one (by chance 33.33%), 100.00% have it anywhere\n"
-        "the label maps fit the images\n"
+        "every image has its label map\n"
     )
 
 

@@ -11,7 +11,7 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import HybridEmbed
-from torch import nn
+from torch import Tensor, nn
 
 from sot_core.cli import UsageError
 from vision.build import build_model, check_model_name
@@ -23,7 +23,15 @@ from vision.segment.labels import ADE20K, LabelRules
 from vision.segment.model import Encoder, UperNet
 from vision.segment.published import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
 
-__all__ = ["DROP_PATH", "Segmenter", "build_segmenter", "complete_recipe", "load_backbone", "load_segmenter"]
+__all__ = [
+    "DROP_PATH",
+    "Segmenter",
+    "build_segmenter",
+    "complete_recipe",
+    "load_backbone",
+    "load_pretrained",
+    "load_segmenter",
+]
 
 DROP_PATH = {"lvvit_s": 0.1, "lvvit_m": 0.2, "lvvit_l": 0.5}  # as published; other models: 0.1
 _OWN_KWARGS = {"img_size", "dynamic_img_size", "num_classes"}
@@ -102,7 +110,27 @@ def load_backbone(model: UperNet, path: str) -> list[str]:
     Raises:
         UsageError: naming the file and the tensors that do not fit.
     """
-    backbone, state = model.encoder.backbone, read_state_dict(path)
+    return _load_backbone(model, read_state_dict(path), f"--backbone-checkpoint {path}")
+
+
+def load_pretrained(model: UperNet, recipe: Mapping[str, Any]) -> list[str]:
+    """Give the backbone timm's weights of its classifier, as `load_backbone`.
+
+    Args:
+        model: The model of the recipe.
+        recipe: As of `complete_recipe`.
+
+    Raises:
+        UsageError: if they cannot be had, or do not fit.
+    """
+    name = recipe["model"]
+    classes = timm.get_pretrained_cfg(name).num_classes
+    whole = {"name": name, "num_classes": classes, "head": {}, "kwargs": recipe["kwargs"]}
+    return _load_backbone(model, build_model(whole, pretrained=True).state_dict(), f"--pretrained {name}")
+
+
+def _load_backbone(model: UperNet, state: dict[str, Tensor], where: str) -> list[str]:
+    backbone = model.encoder.backbone
     family = getattr(backbone, "published_family", None)
     grid = None
     if family is not None and is_published(state, family):
@@ -125,7 +153,7 @@ def load_backbone(model: UperNet, path: str) -> list[str]:
     except UsageError as error:
         whole = is_mmseg(state) or any(name.startswith("encoder.backbone.") for name in state)
         hint = " (it holds a whole UperNet: --initial-checkpoint takes it)" if whole else ""
-        raise UsageError(f"--backbone-checkpoint {path}{hint}: {error}") from error
+        raise UsageError(f"{where}{hint}: {error}") from error
     backbone.load_state_dict(fitted.tensors, strict=False)
     return [name for name in state if name not in kept]
 

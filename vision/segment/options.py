@@ -145,6 +145,7 @@ def train_parser() -> Parser:
     add_model_options(parser)
     group = parser.add_argument_group("start")
     group.add_argument("--backbone-checkpoint", help="weights of a classifier: vision/train.py's, timm's, published")
+    group.add_argument("--pretrained", action="store_true", help="the backbone starts from timm's weights")
     group.add_argument("--initial-checkpoint", help="weights of UperNet: vision/segment/train.py's or mmsegmentation's")
     _add_augmentation_options(parser)
     _add_optimisation_options(parser)

@@ -18,7 +18,7 @@ from vision.data import BadImages
 from vision.device import memory_format, mixed_precision
 from vision.models.checkpoint import read_state_dict
 from vision.resolve import plain_options
-from vision.segment.build import build_segmenter, complete_recipe, load_backbone
+from vision.segment.build import build_segmenter, complete_recipe, load_backbone, load_pretrained
 from vision.segment.dataset import PairSet, normalize, train_loader
 from vision.segment.files import PairSource, read_class_names
 from vision.segment.labels import LabelRules
@@ -111,8 +111,13 @@ def open_session(args: Namespace, device: torch.device, checkpoint: dict[str, An
 
 
 def _load_first_weights(model: UperNet, recipe: Mapping[str, Any], args: Namespace) -> None:
-    if args.backbone_checkpoint and args.initial_checkpoint:
-        raise UsageError("--backbone-checkpoint and --initial-checkpoint: both give the backbone's weights; give one")
+    options = ("pretrained", "backbone_checkpoint", "initial_checkpoint")
+    given = [f"--{name.replace('_', '-')}" for name in options if getattr(args, name)]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} each give the backbone's weights; give one")
+    if args.pretrained:
+        unused = load_pretrained(model, recipe)
+        _logger.info(f"backbone from timm's weights of {recipe['model']}; not used: {', '.join(unused) or 'nothing'}")
     if args.backbone_checkpoint:
         unused = load_backbone(model, args.backbone_checkpoint)
         _logger.info(f"backbone from {args.backbone_checkpoint}; not used: {', '.join(unused) or 'nothing'}")

@@ -5,13 +5,14 @@ import re
 import pytest
 import timm
 import torch
+from timm.layers import resample_abs_pos_embed
 
 from sot_core.cli import UsageError
 from tests.vision.segment.conftest import RECIPE
 from tests.vision.segment.mmseg import mmseg_shapes, mmseg_state
 from tests.vision.test_lvvit import published_names
 from vision.segment import build_segmenter, load_backbone, load_segmenter
-from vision.segment.build import complete_recipe
+from vision.segment.build import complete_recipe, load_pretrained
 from vision.segment.published import from_mmseg, is_mmseg, load_mmseg, mmseg_recipe
 from vision.segment.session import load_initial
 
@@ -38,6 +39,24 @@ def test_backbone_of_a_classifier(tmp_path, published):
     found = segmenter.encoder.backbone.forward_intermediates(x, [0, 1, 2, 3], intermediates_only=True)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_pretrained_weights_of_timm(tmp_path):
+    """A file stands for the download; positions of 224 pixels are interpolated."""
+    sizes = {"depth": 4, "embed_dim": 32, "num_heads": 2}
+    torch.manual_seed(1)
+    whole = timm.create_model("vit_tiny_patch16_224", **sizes)
+    torch.save(whole.state_dict(), tmp_path / "weights.pth")
+    overlay = {"file": str(tmp_path / "weights.pth")}
+    recipe = complete_recipe(
+        {**RECIPE, "model": "vit_tiny_patch16_224", "kwargs": {**sizes, "pretrained_cfg_overlay": overlay}}
+    )
+    segmenter = build_segmenter(recipe)
+    unused = load_pretrained(segmenter, recipe)
+    assert {name.split(".")[0] for name in unused} == {"norm", "head"}
+    backbone = segmenter.encoder.backbone
+    assert torch.equal(backbone.blocks[3].mlp.fc1.weight, whole.blocks[3].mlp.fc1.weight)
+    assert torch.equal(backbone.pos_embed, resample_abs_pos_embed(whole.pos_embed, [4, 4], num_prefix_tokens=1))
 
 
 def test_position_embedding_is_interpolated(tmp_path):

@@ -165,8 +165,15 @@ def test_first_weights(shapes, train, trained, tmp_path):
     found = weights(train(shapes, *still, "--backbone-checkpoint", tmp_path / "backbone.pth", name="backbone"))
     assert torch.equal(found[f"{lead}blocks.3.mlp.fc1.weight"], source[f"{lead}blocks.3.mlp.fc1.weight"])
     assert not torch.equal(found["decoder.psp.out_conv.0.weight"], source["decoder.psp.out_conv.0.weight"])
-    with pytest.raises(UsageError, match="both give the backbone's weights"):
+    with pytest.raises(
+        UsageError, match="--backbone-checkpoint and --initial-checkpoint each give the backbone's weights"
+    ):
         train(shapes, *still, "--backbone-checkpoint", "a.pth", "--initial-checkpoint", "b.pth", name="both")
+
+
+def test_pretrained_weights_that_do_not_exist(shapes, train):
+    with pytest.raises(UsageError, match=r"cannot build the model lvvit_t: No pretrained weights exist"):
+        train(shapes, "--pretrained")
 
 
 def test_dry_run_writes_nothing(shapes, train, tmp_path, capsys):
