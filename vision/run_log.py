@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from timm.utils.summary import trim_summary
 from sot_core.cli import atomic_file
 from vision.metrics import save_figure
 
-__all__ = ["RunLog", "draw_curves", "write_options"]
+__all__ = ["RunLog", "draw_curves", "write_options", "write_rows"]
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +52,14 @@ def _tensorboard_writer(folder: Path, start_epoch: int) -> Any:
         _logger.info("TensorBoard is not installed: the log is summary.csv alone")
         return None
     return SummaryWriter(folder, purge_step=start_epoch or None)
+
+
+def write_rows(path: str | PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a CSV file of rows, at least one, with the first one's keys as its header."""
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_options(folder: Path, options: Mapping[str, Any]) -> None:

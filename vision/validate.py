@@ -7,7 +7,6 @@ python vision/validate.py IMAGENET_A SoT_Tiny --checkpoint SoT_Tiny.pth.tar --im
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from argparse import Namespace
@@ -38,6 +37,7 @@ from vision.options import (
 )
 from vision.real_labels import RealLabels
 from vision.resolve import plain_options
+from vision.run_log import write_rows
 from vision.trained import load_trained
 
 
@@ -148,10 +148,7 @@ def _report(
         taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
         print(f"  {row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")  # noqa: T201
     if args.per_class:
-        with atomic_file(args.per_class) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(args.per_class, rows)
     if args.confusion:
         if evaluator.confusion is None:
             raise UsageError(f"--confusion: {len(names)} classes are too many for a picture; use --per-class")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from sot_core.cli import UsageError, atomic_file
 
-__all__ = ["RunState", "check_same_run", "save_checkpoint", "write_summary"]
+__all__ = ["RunState", "check_same_run", "save_checkpoint"]
 
 
 @dataclass
@@ -51,14 +50,6 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             torch.save(dict(content), temporary)
         except RuntimeError as error:  # torch's writer says no more than that a write failed
             raise UsageError(f"cannot write the checkpoint: {path}; make room on the disk") from error
-
-
-def write_summary(path: Path, history: list[dict[str, float]]) -> None:
-    """Write the validations of a run, one a line."""
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(history[0]))
-        writer.writeheader()
-        writer.writerows(history)
 
 
 def check_same_run(checkpoint: Mapping[str, Any], described: Mapping[str, Any]) -> None:

@@ -31,13 +31,13 @@ from vision.device import default_workers, init_device, memory_format, mixed_pre
 from vision.dry_run import print_dry_run
 from vision.finite import NonFiniteError, check_parameters
 from vision.resolve import choose_folder, find_resume, plain_options
-from vision.run_log import write_options
+from vision.run_log import write_options, write_rows
 from vision.segment.dataset import eval_loader, train_loader
 from vision.segment.evaluate import evaluate, inference_options
 from vision.segment.loss import SegmentationLoss
 from vision.segment.metrics import ConfusionMatrix
 from vision.segment.options import check_options, train_parser
-from vision.segment.run_state import RunState, save_checkpoint, write_summary
+from vision.segment.run_state import RunState, save_checkpoint
 from vision.segment.session import Session, first_loss, open_session
 from vision.segment.trainer import Trainer
 from vision.task import create_optimizer
@@ -211,7 +211,7 @@ def _validate(session: Session, trainer: Trainer, state: RunState, workers: int,
         f"pixel accuracy {metrics['pixel_accuracy']:.2f} %, mean accuracy {metrics['mean_accuracy']:.2f} %"
     )
     if folder is not None:
-        write_summary(folder / "summary.csv", state.history)
+        write_rows(folder / "summary.csv", state.history)
         if is_best:
             content = _content(session, trainer, state)
             for name in ("optimizer", "amp_scaler", "state"):

@@ -7,7 +7,6 @@ python vision/segment/validate.py DIR --checkpoint RUN/model_best.pth.tar --mult
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from argparse import Namespace
@@ -28,6 +27,7 @@ from vision.device import default_workers, init_device, memory_format
 from vision.dry_run import print_dry_run
 from vision.options import add_device_options, add_dry_run
 from vision.resolve import plain_options
+from vision.run_log import write_rows
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import PairSet, eval_loader
 from vision.segment.evaluate import as_trained, evaluate, first_loss
@@ -118,10 +118,7 @@ def _report(
         if row["iou"] is not None:
             print(f"  {row['class']}: IoU {row['iou']:.2f} %, {row['pixels']} pixels")  # noqa: T201
     if args.per_class:
-        with atomic_file(args.per_class) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(args.per_class, rows)
     if args.results:
         with atomic_file(args.results) as temporary:
             content = {"checkpoint": args.checkpoint, "data": args.data_dir, **metrics, "per_class": rows}
