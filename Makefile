@@ -24,6 +24,7 @@ test: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/shellcheck -x -P glue_scripts glue_scripts/*.sh .ci/run
 
 typecheck: install

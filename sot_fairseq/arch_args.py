@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.architecture import BertArchitecture, read_json
 from sot_text.checkpoint_file import read_fairseq_checkpoint
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sot_core.cli import UsageError, atomic_folder
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError
 from sot_fairseq.header import HEADER, DataHeader, SplitCounts
 from sot_fairseq.indexed import IndexedWriter
 from sot_fairseq.tokenization import TextEncoder

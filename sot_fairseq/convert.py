@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from sot_core.cli import UsageError, atomic_folder, run_main
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.arch_args import bert_model_args
 from sot_text.architecture import BertArchitecture, read_json
 from sot_text.checkpoint_file import read_bert_weights

@@ -11,7 +11,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.truncation import longest_first
 
 __all__ = ["BatchedDataset", "LabelDataset", "SentenceDataset"]

@@ -6,7 +6,7 @@ here, the blanks are those that `sacremoses` (Moses' ``detokenizer.perl``) leave
 
 from __future__ import annotations
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["MosesDetokenizer"]
 

@@ -7,8 +7,8 @@
 
 Encoders and the encoding go to ``$SOT_CACHE`` (by default ``~/.cache/sot``), where the training scripts look for them;
 GLUE's tasks go to ``<output-dir>/<task>``. What is there and complete is left alone; ``--force`` downloads it again. An
-interrupted download goes on where it stopped. The path of each folder is printed. :mod:`sot_text.download` lists the
-environment variables: ``SOT_MIRROR``, ``SOT_OFFLINE`` and the proxies'.
+interrupted download goes on where it stopped. The path of each folder is printed. :mod:`sot_base.download.file` lists
+the environment variables: ``SOT_MIRROR``, ``SOT_OFFLINE`` and the proxies'.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.encoder_table import (
     ENCODERS,
     GPT2_BPE_SHA256,

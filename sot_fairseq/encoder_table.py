@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from sot_core.cli import UsageError
-from sot_text.download import RemoteFile, cache_dir, is_offline, sha256_of
-from sot_text.fetch_folder import CHECKSUMS, Source, check_folder, fetch_folder
+from sot_base.download.file import RemoteFile, cache_dir, is_offline, sha256_of
+from sot_base.download.folder import CHECKSUMS, Source, check_folder, fetch_folder
+from sot_base.errors import UsageError
 
 __all__ = ["ENCODERS", "KnownEncoder", "cache_dir", "find_encoder", "find_gpt2_bpe", "gpt2_bpe_dir", "missing_files"]
 
@@ -103,7 +103,7 @@ GPT2_BPE = tuple(
 def find_encoder(name: str, force: bool = False) -> Path:
     """Give the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
 
-    What is missing is downloaded, unless that is forbidden (:func:`sot_text.download.is_offline`).
+    What is missing is downloaded, unless that is forbidden (:func:`sot_base.download.file.is_offline`).
 
     Args:
         name: One of :data:`ENCODERS`.

@@ -23,7 +23,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.convert import convert, find_weights
 from sot_fairseq.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe

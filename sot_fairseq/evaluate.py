@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.header import HEADER, DataHeader
 from sot_fairseq.hub import SentencePredictor, from_pretrained
 from sot_fairseq.predict import add_model_options

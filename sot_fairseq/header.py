@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["HEADER", "DataHeader", "SplitCounts"]
 

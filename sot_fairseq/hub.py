@@ -14,7 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.checks import DESCRIPTION_FILES
 from sot_fairseq.data import SentenceDataset
 from sot_fairseq.header import HEADER, DataHeader

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["scale_learning_rates", "scaled_groups"]
 

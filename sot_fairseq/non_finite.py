@@ -12,7 +12,7 @@ from fairseq import trainer as fairseq_trainer
 from fairseq.logging import metrics
 from torch import nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["NonFiniteFinder", "report_non_finite_values"]
 

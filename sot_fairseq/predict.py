@@ -35,7 +35,8 @@ from typing import TextIO
 
 import torch
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
 from sot_fairseq.predict_input import Row, read_lines, read_task_file
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task

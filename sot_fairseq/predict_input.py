@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.glue import GlueTask, SplitFile
 from sot_text.tsv import TsvTable, read_tsv
 

@@ -36,7 +36,7 @@ import argparse
 import logging
 from collections.abc import Sequence
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.binarize import write_data
 from sot_fairseq.subwords import SUBWORDS
 from sot_fairseq.tokenization import TextEncoder

@@ -34,7 +34,8 @@ from typing import Any
 
 import torch
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoders, preprocess
 from sot_fairseq.encoder_table import cache_dir
 from sot_fairseq.probe_encoding import ProbeTask

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from fairseq.optim.adam import Adam
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.head import SentenceHead
 from sot_fairseq.token_cache import TokenStates
 from sot_text.metrics import METRICS

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.header import DataHeader
 from sot_text.hyperparameters import Hyperparameters

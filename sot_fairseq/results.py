@@ -16,12 +16,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
+from sot_base.markdown import markdown_table
 from sot_fairseq.header import DataHeader
 from sot_fairseq.hub import from_pretrained
 from sot_fairseq.prepare import RUN_FILE
 from sot_text.hyperparameters import TABLES, read_table
-from sot_text.markdown import markdown_table
 
 __all__ = ["collect", "read_reported", "summarize", "table"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import optuna
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["Parameter", "command_words", "parse_parameter"]
 

@@ -18,7 +18,7 @@ import numpy as np
 import regex
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
 from sot_text.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict

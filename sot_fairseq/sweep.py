@@ -37,10 +37,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
+from sot_base.markdown import markdown_table
 from sot_fairseq.search_space import Parameter, command_words, parse_parameter
 from sot_text.checkpoint_file import read_fairseq_checkpoint
-from sot_text.markdown import markdown_table
 
 __all__ = ["Sweep", "main"]
 

@@ -25,7 +25,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from sot_core.cli import UsageError, atomic_folder
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError
 
 __all__ = ["Encoded", "EncodedSplit", "TokenCache", "TokenStates", "open_or_create"]
 

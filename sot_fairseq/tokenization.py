@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.detokenize import MosesDetokenizer
 from sot_fairseq.subwords import SUBWORDS, Gpt2Subwords, SentencePieceSubwords, Subwords, WordPieceSubwords
 from sot_text.dictionary import EOS

@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
 from omegaconf.errors import InterpolationKeyError
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["find_usage_error", "prepare_command_line"]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]

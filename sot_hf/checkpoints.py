@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf.configuration import SoTConfig
 
 __all__ = ["STATE", "check_same_model", "check_whole", "clear_output", "find_checkpoints", "find_models"]

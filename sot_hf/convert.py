@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import BertConfig, PreTrainedTokenizerFast, RobertaConfig
 from transformers.utils import logging as hf_logging
 
-from sot_core.cli import UsageError, atomic_folder, run_main
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError, run_main
 from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
 from sot_hf.loading import load_config, load_weights, saved_labels

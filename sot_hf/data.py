@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile, custom_task, get_task
 from sot_text.labels import check_labels, class_indices, labels_of, regression_targets
 from sot_text.splits import read_split_file

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from sot_hf.modeling import SoTForSequenceClassification
 
 __all__ = ["example_inputs", "export_onnx", "main"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.architecture import read_json
 from sot_text.dictionary import MASK, SPECIALS, read_dictionary, write_dictionary
 from sot_text.tokenizer_json import read_tokenizer_json

@@ -14,7 +14,7 @@ from tokenizers import processors
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf.configuration import SoTConfig
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sot_core.cli import atomic_file
+from sot_base.atomic import atomic_file
 from sot_hf.configuration import SoTConfig
 
 __all__ = ["write_model_card"]

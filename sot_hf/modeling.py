@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
+from sot_base.errors import UsageError
 from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
-from sot_core.cli import UsageError
 from sot_core.scaling import LearnableScale
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.model_card import write_model_card

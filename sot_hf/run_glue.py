@@ -35,7 +35,8 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from sot_hf.arguments import Options, parse_arguments
 from sot_hf.checkpoints import STATE, check_same_model, check_whole, clear_output, find_checkpoints, find_models
 from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["HeadTrainer"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["BertArchitecture", "read_json"]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["FileKind", "file_kind", "load_file", "read_bert_weights", "read_fairseq_checkpoint"]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["SPECIALS", "BOS", "PAD", "EOS", "UNK", "MASK", "read_dictionary", "write_dictionary"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_text.architecture import BertArchitecture
 from sot_text.checkpoint_file import read_fairseq_checkpoint

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["GLUE_TASKS", "GlueTask", "SplitFile", "custom_task", "get_task"]
 

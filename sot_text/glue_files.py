@@ -9,10 +9,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from sot_core.cli import UsageError
-from sot_text.download import RemoteFile, download, locked
+from sot_base.download.file import RemoteFile, download, locked
+from sot_base.download.unpack import unpack
+from sot_base.errors import UsageError
 from sot_text.glue import GlueTask, SplitFile, get_task
-from sot_text.unpack import unpack
 
 __all__ = ["GLUE_FILES", "download_glue", "missing_files"]
 

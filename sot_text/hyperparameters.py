@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_text.glue import get_task
 
 __all__ = ["Hyperparameters", "family", "get_hyperparameters", "read_table"]

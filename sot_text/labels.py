@@ -12,7 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.dictionary import MASK, SPECIALS
 from sot_text.tsv import TsvTable
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["METRICS", "check_metrics", "compute_metrics"]
 

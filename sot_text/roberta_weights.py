@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.weights import EMBEDDINGS, ENCODER, LAYER_MODULES
 
 __all__ = ["fairseq_to_roberta", "roberta_to_fairseq"]

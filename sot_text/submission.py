@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sot_core.cli import UsageError, atomic_file
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
 from sot_text.glue import GlueTask
 from sot_text.tsv import TsvTable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.architecture import read_json
 from sot_text.wordpiece import LAST, LEADING
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["TsvTable", "read_tsv"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.architecture import BertArchitecture
 
 __all__ = ["FairseqBert", "bert_to_fairseq", "fairseq_to_bert", "canonical_bert_names"]

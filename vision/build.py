@@ -13,7 +13,7 @@ from timm.data import resolve_data_config
 from torch import nn
 
 import vision.models  # noqa: F401  (registers the models)
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.checkpoints import choose_weights, read_checkpoint
 from vision.models.attach import attach_head
 from vision.models.checkpoint import load_checkpoint

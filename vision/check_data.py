@@ -12,7 +12,7 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser
 from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
 from vision.data.images import ImageError, read_image

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import open_source
 from vision.data.token_labels import LabelMap, LabelMaps, open_label_maps

@@ -14,7 +14,8 @@ from timm.models import clean_state_dict
 from timm.utils import CheckpointSaver
 from torch import nn
 
-from sot_core.cli import UsageError, atomic_file
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
 
 __all__ = ["Saver", "check_same_run", "choose_weights", "find_latest", "load_state", "read_checkpoint"]
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.published_config import HVT_RECIPE, HVT_SIZES, is_hvt_config, translate_hvt_config
 
 __all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]

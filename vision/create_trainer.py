@@ -10,7 +10,7 @@ from timm.data.random_erasing import RandomErasing
 from timm.models import clean_state_dict
 from timm.scheduler import create_scheduler_v2, scheduler_kwargs
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.batch_norm import synchronize_batch_norm
 from vision.data import AnyBatchMixup, BadImages, create_train_loader
 from vision.data.token_label_mixup import TokenLabelMixup

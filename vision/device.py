@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from timm.utils import init_distributed_device
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["default_workers", "init_device", "memory_format", "mixed_precision"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["NonFiniteError", "check_parameters", "find_culprit"]
 

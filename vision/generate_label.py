@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
 from vision.data.label_parts import LabelParts

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from timm.task.evaluator import ClassificationEvaluator
 from torch import Tensor
 
-from sot_core.cli import UsageError, atomic_file
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
 
 __all__ = ["ClassEvaluator", "draw_confusion"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.models.head_mixin import HeadMixin, count_prefix_tokens
 
 __all__ = ["PlaceScores", "token_grid"]

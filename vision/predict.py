@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names

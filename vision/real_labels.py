@@ -9,7 +9,7 @@ import torch
 from timm.data import RealLabelsImagenet
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.classes import imagenet_names
 
 __all__ = ["RealLabels"]

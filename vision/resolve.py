@@ -9,7 +9,7 @@ from typing import Any
 
 from timm.utils import get_outdir
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.checkpoints import find_latest
 from vision.device import default_workers
 

@@ -13,7 +13,7 @@ import yaml
 from timm.utils import update_summary
 from timm.utils.summary import trim_summary
 
-from sot_core.cli import atomic_file
+from sot_base.atomic import atomic_file
 from vision.metrics import save_figure
 
 __all__ = ["RunLog", "draw_curves", "write_options", "write_rows"]

@@ -12,7 +12,7 @@ import torch
 from timm.utils import random_seed
 from torch import nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.build import build_model, check_image_size, load_initial, model_recipe, resolve_images, saved_recipe
 from vision.checkpoints import check_same_run, read_checkpoint
 from vision.data import ImageSet, match_classes, open_source

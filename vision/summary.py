@@ -17,7 +17,7 @@ from timm.models import get_model_input_config
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from sot_core.cli import run_main
+from sot_base.errors import run_main
 from sot_core.options import HEAD_OPTIONS, add_head_options
 from sot_core.pooling import Pooling
 from vision.build import build_model, model_recipe

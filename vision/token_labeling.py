@@ -13,7 +13,7 @@ from typing import Any
 from timm.data.mixup import mixup_target
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data import ImageSet, Source
 from vision.data.token_label_set import TokenLabelBatch, TokenLabelSet
 from vision.data.token_label_targets import TokenLabelTarget

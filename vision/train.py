@@ -28,7 +28,7 @@ from timm.utils.distributed import is_distributed_env
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from vision.checkpoints import Saver, read_checkpoint
 from vision.config_file import parse_args
 from vision.create_trainer import create_trainer

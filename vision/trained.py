@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.build import build_model, check_image_size, model_recipe, resolve_images
 from vision.checkpoints import choose_weights, load_state, read_checkpoint
 from vision.device import memory_format

@@ -20,7 +20,8 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 import torch
 import torch.distributed as dist
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
 from vision.data.classes import imagenet_a_names

@@ -11,8 +11,8 @@ import torch
 from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
+from sot_base.errors import UsageError
 from sot_core import HeadConfig
-from sot_core.cli import UsageError
 from sot_fairseq.head import SentenceHead
 
 __all__ = ["SoTRobertaModel"]

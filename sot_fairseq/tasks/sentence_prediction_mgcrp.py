@@ -25,7 +25,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from omegaconf import OmegaConf, open_dict
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.checks import check_best_metric, check_run
 from sot_fairseq.data import BatchedDataset, LabelDataset, SentenceDataset

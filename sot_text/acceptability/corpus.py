@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.acceptability import agreement, selection, structure
 from sot_text.acceptability.grammar import Draw, Pair
 

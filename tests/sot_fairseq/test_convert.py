@@ -13,7 +13,7 @@ from fairseq_cli import train as fairseq_train
 from torch import nn
 from transformers import BertForPreTraining, BertForQuestionAnswering, BertTokenizer
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.arch_args import fairseq_arch_args
 from sot_fairseq.convert import convert, main
 from sot_text.architecture import BertArchitecture

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import predict, preprocess
 from sot_fairseq.detokenize import MosesDetokenizer
 from sot_fairseq.header import HEADER, DataHeader

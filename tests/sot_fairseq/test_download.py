@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoder_table
 from sot_fairseq.download import main
 from sot_fairseq.encoder_table import ENCODERS, find_encoder, find_gpt2_bpe
 from sot_fairseq.encoders import find
 from sot_text.glue import GLUE_TASKS
+from tests.sot_base.file_server import serve
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert, save_pickle
-from tests.sot_text.file_server import serve
 from tests.support import need_shared
 
 MODELS = "/fairseq/models"
@@ -104,7 +104,7 @@ def test_roberta(server, unpinned, cache, tmp_path):
 def test_interrupted_archive_is_resumed(server, unpinned, cache, tmp_path, monkeypatch):
     put_roberta(server, tmp_path)
     size = len(server.files[f"{MODELS}/roberta.base.tar.gz"])
-    monkeypatch.setattr("sot_text.download.RETRIES", -1)
+    monkeypatch.setattr("sot_base.download.file.RETRIES", -1)
     server.cuts = [300]
     with pytest.raises(UsageError, match=r"put model.pt, dict.txt there .*; the download failed: .*ended after 300 of"):
         find_encoder("roberta.base")

@@ -9,7 +9,7 @@ import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.options import get_training_parser, parse_args_and_arch
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoder_table, encoders
 from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.convert import convert

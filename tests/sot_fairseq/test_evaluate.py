@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import evaluate
 from sot_fairseq.header import DataHeader
 from tests.sot_fairseq.conftest import preprocess_folder, run_train

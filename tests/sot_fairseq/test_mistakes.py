@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sot_fairseq
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_fairseq.non_finite import NonFiniteFinder
 from sot_fairseq.usage_errors import find_usage_error
 from tests.sot_fairseq.conftest import run_train

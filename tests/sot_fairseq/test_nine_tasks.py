@@ -13,7 +13,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import prepare
 from sot_fairseq.results import collect
 from sot_text.glue import GLUE_TASKS

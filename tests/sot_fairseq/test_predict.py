@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import hub, predict
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows
 from tests.sot_fairseq.glue_files import train_task

@@ -11,7 +11,7 @@ import pytest
 from fairseq.data import data_utils
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import binarize
 from sot_fairseq.header import DataHeader
 from sot_fairseq.preprocess import main

@@ -15,7 +15,7 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
     PolynomialDecayLRScheduleConfig,
 )
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_core.factory import FUSIONS
 from sot_fairseq import encoders, probe
 from sot_fairseq.probe_encoding import ProbeTask

@@ -11,7 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.header import DataHeader, SplitCounts
 from sot_fairseq.recipe import schedule, train_command, words_of_the_recipe

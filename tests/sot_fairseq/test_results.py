@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import results
 from tests.support import need_shared
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import preprocess
 from sot_fairseq.encoders import find
 from sot_fairseq.header import DataHeader

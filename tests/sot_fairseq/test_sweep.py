@@ -13,7 +13,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import sweep
 from sot_fairseq.search_space import command_words, parse_parameter
 from tests.sot_fairseq.conftest import command

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq.token_cache import Encoded, EncodedSplit, open_or_create
 
 LENGTHS = {"train": np.array([3, 1, 4, 2]), "valid": np.array([2, 5])}

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizer
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import tokenization
 from sot_fairseq.tokenization import TextEncoder
 from sot_text.wordpiece import fairseq_order

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf.run_glue import main
 from tests.sot_hf.test_run_glue import weights, words
 

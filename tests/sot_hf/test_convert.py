@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import sot_fairseq
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_fairseq import preprocess
 from sot_hf.convert import convert, main
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows

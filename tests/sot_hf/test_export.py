@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf.export import example_inputs, main
 from tests.sot_hf.models import randomize, tiny_model
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from sot_hf import SoTForSequenceClassification
 from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, XLNetConfig
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf import SoTConfig, SoTForSequenceClassification
 from sot_hf.loading import load_config, load_model, load_tokenizer
 from sot_text.glue import get_task

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from transformers import TrainingArguments
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_hf.arguments import parse_arguments
 from sot_hf.trainer import HeadTrainer
 from tests.sot_hf.models import tiny_model

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.acceptability import VIOLATIONS, make_corpus
 from sot_text.acceptability.__main__ import main
 from sot_text.acceptability.grammar import Draw

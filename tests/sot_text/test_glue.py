@@ -1,6 +1,6 @@
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.glue import GLUE_TASKS, custom_task, get_task
 from sot_text.metrics import METRICS
 from sot_text.tsv import read_tsv

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.glue import GLUE_TASKS
 from sot_text.glue_files import GLUE_FILES, download_glue, missing_files
 from sot_text.tsv import read_tsv
-from tests.sot_text.file_server import serve
+from tests.sot_base.file_server import serve
 from tests.support import need_shared
 
 OTHER_NAMES = {"QNLI": "QNLIv2.zip", "QQP": "QQP-clean.zip"}

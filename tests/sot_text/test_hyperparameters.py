@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text import hyperparameters
 from sot_text.glue import GLUE_TASKS
 from sot_text.hyperparameters import TABLES, family, get_hyperparameters

@@ -3,7 +3,7 @@ import logging
 import numpy as np
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.labels import check_labels, class_indices, labels_of, regression_targets
 from sot_text.tsv import TsvTable
 

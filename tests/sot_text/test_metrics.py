@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.metrics import METRICS, check_metrics, compute_metrics
 
 ALL = list(METRICS)

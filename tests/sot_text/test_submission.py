@@ -1,6 +1,6 @@
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.glue import custom_task, get_task
 from sot_text.submission import submission_name, write_submission
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text import tsv
 from sot_text.tsv import read_tsv
 

@@ -3,7 +3,7 @@ import json
 import pytest
 from fairseq.data import Dictionary
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from sot_text.dictionary import read_dictionary, write_dictionary
 from sot_text.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
 

@@ -4,7 +4,7 @@ import tarfile
 
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import make_image, make_split
 from vision.check_data import main
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import make_split
 from vision.check_label import agreement, best_class, main
 from vision.data.label_writers import write_label_maps, write_torch_maps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.images import ImageError, read_image, to_rgb
 
 RED = (255, 0, 0)

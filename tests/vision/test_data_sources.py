@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import CLASSES, make_image, make_split
 from vision.data import match_classes, names_for_model, open_source
 from vision.data.classes import describe, imagenet_a_names, imagenet_names, natural_order

@@ -13,8 +13,8 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import vision
+from sot_base.errors import UsageError
 from sot_core import ClassificationHead
-from sot_core.cli import UsageError
 from vision import validate
 from vision.build import build_model, head_modules, saved_recipe
 from vision.data.token_label_targets import TokenLabelTarget

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.support import REPOSITORY
 from tests.vision.conftest import TINY, load, rows
 from vision import train as train_module

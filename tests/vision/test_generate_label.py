@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 import vision.models  # noqa: F401  (registers the models)
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import make_image, make_split
 from tests.vision.test_distributed import torchrun
 from vision import generate_label as module

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vision
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_split, rows
 from tests.vision.golden import golden_model
 from tests.vision.test_data_sources import cifar_files

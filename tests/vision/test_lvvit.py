@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import vision
+from sot_base.errors import UsageError
 from sot_core import HeadConfig
-from sot_core.cli import UsageError
 from tests.vision.conftest import load
 from tests.vision.golden import fill, golden_model, published_state
 from vision import train, validate

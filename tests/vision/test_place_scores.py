@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vision.models  # noqa: F401  (registers the models)
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.models.attach import attach_head
 from vision.models.head_mixin import count_prefix_tokens
 from vision.place_scores import PlaceScores, token_grid

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_image, save_imagenet_model
 from vision import predict as module
 from vision.data.classes import imagenet_names

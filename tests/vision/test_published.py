@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import vision
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.golden import GOLDEN_FILES, assert_close_to_golden, fill, golden_model, published_state
 from vision.models.published import is_published
 

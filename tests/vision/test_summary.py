@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.golden import golden_model
 from vision.models.sizes import PUBLISHED_SIZES
 from vision.summary import count_parts, main

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.label_writers import write_label_maps, write_torch_maps
 from vision.data.token_labels import LabelMap, check_complete, open_label_maps
 

@@ -8,7 +8,7 @@ import torch
 from timm.data.loader import PrefetchLoader
 from torch.utils.data import DataLoader
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, SampleKey
 from vision.data.label_writers import write_label_maps

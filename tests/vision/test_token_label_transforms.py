@@ -9,7 +9,7 @@ from timm.data.transforms import RandomResizedCropAndInterpolation
 from torch.nn.functional import adaptive_avg_pool2d
 from torchvision import transforms
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import seeded
 from vision.data.loaders import eval_transform

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_split, rows
 from vision.finite import NonFiniteError
 

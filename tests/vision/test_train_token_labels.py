@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from timm.layers import resample_abs_pos_embed
 
-from sot_core.cli import run_main
+from sot_base.errors import run_main
 from tests.vision.conftest import CLASSES, assert_same_state, load, rows, weights
 from tests.vision.test_distributed import torchrun
 from tests.vision.test_lvvit import published_names

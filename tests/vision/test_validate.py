@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_image, make_split, rows, save_imagenet_model
 from tests.vision.test_published import published_names
 from vision import validate as module

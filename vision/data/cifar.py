@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["CIFAR_FOLDERS", "load_cifar"]
 

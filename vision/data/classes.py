@@ -10,7 +10,7 @@ import numpy as np
 from timm.data import ImageNetInfo
 from timm.utils.misc import natural_key
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["describe", "imagenet_a_names", "imagenet_names", "match_classes", "names_for_model", "natural_order"]
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["FileTree", "FolderTree", "TarTree", "is_image_name", "open_tree"]
 

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["ImageError", "read_image", "to_rgb"]
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sot_core.cli import UsageError, atomic_file
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
 from vision.data.token_labels import LabelMap
 
 __all__ = ["LabelParts", "Part"]

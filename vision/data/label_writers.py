@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sot_core.cli import atomic_folder
+from sot_base.atomic import atomic_folder
 from vision.data.token_labels import FORMAT, HALF_LIMIT, VERSION, LabelMap, torch_file
 
 __all__ = ["LabelMapWriter", "TorchMapWriter", "write_label_maps", "write_torch_maps"]

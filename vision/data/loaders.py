@@ -15,7 +15,7 @@ from timm.data import create_transform
 from timm.data.loader import PrefetchLoader, fast_collate
 from torch.utils.data import DataLoader
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, ImageSet
 from vision.data.images import ImageError

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.cifar import CIFAR_FOLDERS, load_cifar
 from vision.data.classes import natural_order
 from vision.data.files import FileTree, FolderTree, is_image_name, open_tree

@@ -22,7 +22,7 @@ from torch import Tensor
 from torchvision import transforms
 from torchvision.transforms import functional as F
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["FollowTransform"]
 

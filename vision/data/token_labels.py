@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.classes import match_classes
 from vision.data.files import FileTree, open_tree
 

@@ -14,7 +14,7 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer import checkpoint_filter_fn as filter_swin
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.checkpoints import choose_weights, read_checkpoint
 from vision.models.head_mixin import HeadMixin
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.models.checkpoint import fit_state_dict, load_fitted, read_state_dict, resample_positions, square_grid
 from vision.models.head_mixin import HeadMixin
 

@@ -13,7 +13,7 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.build import build_model, check_model_name
 from vision.checkpoints import load_state, read_checkpoint
 from vision.models.checkpoint import fit_state_dict, read_state_dict, square_grid

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.device import mixed_precision
 from vision.segment.build import Segmenter
 from vision.segment.dataset import normalize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.data.files import is_image_name, open_tree
 
 __all__ = ["PairSource", "read_class_names"]

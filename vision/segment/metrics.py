@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["ConfusionMatrix"]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.segment.neck import NECKS, take_indices
 
 __all__ = ["Encoder", "UperNet", "library"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["NECKS", "PyramidNeck", "SideNeck", "take_indices"]
 

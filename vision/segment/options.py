@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.config_file import Parser
 from vision.options import (
     KeyValues,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 
 __all__ = ["bit_palette", "read_palette"]
 

@@ -19,7 +19,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 from tqdm import tqdm
 
-from sot_core.cli import UsageError, atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
 from vision.config_file import Parser, parse_args
 from vision.data import BadImages
 from vision.data.dataset import BadImage

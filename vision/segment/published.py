@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.models.checkpoint import fit_state_dict, square_grid
 from vision.segment.model import UperNet
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from sot_core.cli import UsageError, atomic_file
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
 
 __all__ = ["RunState", "check_same_run", "save_checkpoint"]
 

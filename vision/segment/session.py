@@ -12,7 +12,7 @@ import torch
 from timm.data import resolve_data_config
 from timm.utils import random_seed
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.checkpoints import load_state
 from vision.data import BadImages
 from vision.device import memory_format, mixed_precision

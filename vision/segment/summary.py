@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sot_core.cli import run_main
+from sot_base.errors import run_main
 from vision.config_file import Parser, parse_args
 from vision.options import positive_int
 from vision.segment.build import build_segmenter

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from timm.scheduler import create_scheduler_v2
 from torch.nn.parallel import DistributedDataParallel
 
-from sot_core.cli import UsageError, run_main
+from sot_base.errors import UsageError, run_main
 from vision.batch_norm import synchronize_batch_norm
 from vision.checkpoints import load_state, read_checkpoint
 from vision.config_file import parse_args

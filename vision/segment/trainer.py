@@ -22,7 +22,7 @@ from timm.utils import random_seed
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from vision.batch_norm import single_values_evaluated
 from vision.finite import NonFiniteError, find_culprit
 from vision.segment.dataset import normalize

@@ -7,7 +7,7 @@ import timm
 import torch
 from timm.layers import resample_abs_pos_embed
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.segment.conftest import RECIPE
 from tests.vision.segment.mmseg import mmseg_shapes, mmseg_state
 from tests.vision.test_lvvit import published_names

@@ -13,7 +13,7 @@ import torch
 import yaml
 from PIL import Image
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.support import REPOSITORY
 from tests.vision.conftest import assert_same_state, load, weights
 from tests.vision.segment.conftest import RECIPE, TINY, make_pair, make_set, rows

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.segment.conftest import COLORS, make_pair, make_set
 from vision.data import BadImages
 from vision.data.dataset import BadImage, SampleKey

@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.conftest import assert_same_state, load
 from tests.vision.segment.conftest import RECIPE, TINY, make_set, rows
 from tests.vision.segment.test_segment_data import png

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sot_core.cli import UsageError
+from sot_base.errors import UsageError
 from tests.vision.segment.conftest import RECIPE
 from vision.segment import build_segmenter, summary
 from vision.segment.build import complete_recipe

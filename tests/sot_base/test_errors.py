@@ -9,12 +9,13 @@ import textwrap
 
 import pytest
 
-from sot_core.cli import atomic_file, run_main
+from sot_base.atomic import atomic_file
+from sot_base.errors import run_main
 from tests.support import REPOSITORY
 
 
 def run(code, **options):
-    code = "import sys\nfrom sot_core.cli import run_main\n" + textwrap.dedent(code)
+    code = "import sys\nfrom sot_base.errors import run_main\n" + textwrap.dedent(code)
     return subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, **options)
 
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from sot_core.cli import UsageError, atomic_folder
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError
 
 __all__ = ["unpack"]
 

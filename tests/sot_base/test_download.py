@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from sot_core.cli import UsageError
-from sot_text import download as download_module
-from sot_text import transfer
-from sot_text.download import RemoteFile, cache_dir, download
-from tests.sot_text.file_server import serve
+from sot_base.download import file as download_module
+from sot_base.download import transfer
+from sot_base.download.file import RemoteFile, cache_dir, download
+from sot_base.errors import UsageError
+from tests.sot_base.file_server import serve
 from tests.support import REPOSITORY
 
 BODY = random.Random(0).randbytes(1_000_003)
@@ -60,7 +60,7 @@ def refused(remote, target, message):
 def start(remote, target):
     """Download in a process of its own."""
     script = (
-        "import sys; from sot_text.download import RemoteFile, download; "
+        "import sys; from sot_base.download.file import RemoteFile, download; "
         "assert not {'torch', 'fairseq'} & sys.modules.keys(); download(RemoteFile(sys.argv[1]), sys.argv[2])"
     )
     words = [sys.executable, "-c", script, remote.url, target]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sot_text.transfer import Part, Refused, TransferCut, transfer
+from sot_base.download.transfer import Part, Refused, TransferCut, transfer
 
 __all__ = ["RemoteFile", "cache_dir", "download", "is_offline", "locked", "sha256_of"]
 
@@ -191,6 +191,6 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def _mistake(message: str) -> Exception:
-    from sot_core.cli import UsageError  # its package imports torch, which takes longer than most downloads
+    from sot_base.errors import UsageError  # its package imports torch, which takes longer than most downloads
 
     return UsageError(message)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sot_core.cli import UsageError, atomic_file
-from sot_text.download import RemoteFile, download, is_offline, locked, sha256_of
-from sot_text.unpack import unpack
+from sot_base.atomic import atomic_file
+from sot_base.download.file import RemoteFile, download, is_offline, locked, sha256_of
+from sot_base.download.unpack import unpack
+from sot_base.errors import UsageError
 
 __all__ = ["CHECKSUMS", "Source", "check_folder", "fetch_folder"]
 

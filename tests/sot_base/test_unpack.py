@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from sot_core.cli import UsageError
-from sot_text.unpack import unpack
+from sot_base.download.unpack import unpack
+from sot_base.errors import UsageError
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Downloads: one file, its transfer, folders of files, archives."""
