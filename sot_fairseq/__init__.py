@@ -5,18 +5,18 @@ architectures with fairseq, allows ``torch.load`` to read fairseq's checkpoints 
 values on the CPU too.
 """
 
-from sot_fairseq.quiet_import import quiet_import
+from sot_fairseq.fairseq_patches.quiet_import import quiet_import
 
 with quiet_import():
     from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
-    from sot_fairseq.gather import gather_on_cpu_too
-    from sot_fairseq.hub import Prediction, SentencePredictor, from_pretrained
+    from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
+    from sot_fairseq.fairseq_patches.safe_loading import allow_fairseq_checkpoints
+    from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
     from sot_fairseq.models import sot_xlmr as _xlmr  # noqa: F401
-    from sot_fairseq.non_finite import report_non_finite_values
-    from sot_fairseq.safe_loading import allow_fairseq_checkpoints
+    from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
+    from sot_fairseq.runs.non_finite import report_non_finite_values
     from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: F401
-    from sot_fairseq.usage_errors import prepare_command_line
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 

@@ -25,12 +25,12 @@ import torch
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.arch_args import bert_model_args
-from sot_text.architecture import BertArchitecture, read_json
-from sot_text.checkpoint_file import read_bert_weights
-from sot_text.tokenizer_json import read_tokenizer_json
-from sot_text.weights import FairseqBert, bert_to_fairseq
-from sot_text.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
+from sot_fairseq.pretrained.arch_args import bert_model_args
+from sot_text.formats.architecture import BertArchitecture, read_json
+from sot_text.formats.bert_weights import FairseqBert, bert_to_fairseq
+from sot_text.formats.checkpoint_file import read_bert_weights
+from sot_text.formats.tokenizer_json import read_tokenizer_json
+from sot_text.formats.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
 
 __all__ = ["convert", "find_weights"]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.encoder_table import (
+from sot_fairseq.pretrained.encoder_table import (
     ENCODERS,
     GPT2_BPE_SHA256,
     cache_dir,

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.convert import convert, find_weights
-from sot_fairseq.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe
-from sot_fairseq.sentencepiece_subwords import SentencePieceSubwords
-from sot_text.dictionary import read_dictionary
-from sot_text.wordpiece import read_vocab, word_pieces
+from sot_fairseq.pretrained.arch_args import fairseq_arch_args, scratch_arch_args
+from sot_fairseq.pretrained.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe
+from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
+from sot_text.formats.dictionary import read_dictionary
+from sot_text.formats.wordpiece import read_vocab, word_pieces
 
 __all__ = ["Encoder", "fairseq_arch_args", "find"]
 
@@ -45,7 +45,7 @@ class Encoder:
         bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
         tokenizer: The folder with GPT-2's ``encoder.json`` and ``vocab.bpe``, with ``sentencepiece.bpe.model``, or with
             ``vocab.txt`` and ``tokenizer_config.json`` (casing): what
-            :meth:`sot_fairseq.tokenization.TextEncoder.from_folder` takes.
+            :meth:`sot_fairseq.tokenizers.tokenization.TextEncoder.from_folder` takes.
         dictionary: fairseq's ``dict.txt``.
         restore_file: The checkpoint to start from, None for random weights.
         arch_args: fairseq-train's ``--arch`` and sizes.

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.header import HEADER, DataHeader
-from sot_fairseq.hub import SentencePredictor, from_pretrained
+from sot_fairseq.data.header import HEADER, DataHeader
 from sot_fairseq.predict import add_model_options
+from sot_fairseq.prediction.predictor import SentencePredictor, from_pretrained
 from sot_text.metrics import check_metrics
 
 __all__ = ["evaluate", "main"]

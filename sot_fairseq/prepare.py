@@ -24,10 +24,10 @@ from sot_base.atomic import atomic_file
 from sot_base.download.file import sha256_of
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import preprocess
-from sot_fairseq.binarize import find_data
+from sot_fairseq.data.binarize import find_data
+from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import find
-from sot_fairseq.header import DataHeader
-from sot_fairseq.recipe import train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import train_command, words_of_the_recipe
 from sot_text.glue import GlueTask, get_task
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
 

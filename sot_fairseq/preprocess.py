@@ -14,8 +14,9 @@ The folder it writes:
   same columns;
 * ``label``: the same for the class names, without fillers and in canonical order: GLUE's own, or sorted, never by
   frequency. In regression ``train.label``..., one number a line as it is in the TSV file;
-* ``tokenizer``: its files, enough to encode new text (:meth:`sot_fairseq.tokenization.TextEncoder.from_folder`);
-* ``preprocess.json``: labels, metrics, counts... (:class:`sot_fairseq.header.DataHeader`).
+* ``tokenizer``: its files, enough to encode new text
+  (:meth:`~sot_fairseq.tokenizers.tokenization.TextEncoder.from_folder`);
+* ``preprocess.json``: labels, metrics, counts... (:class:`sot_fairseq.data.header.DataHeader`).
 
 Splits: ``train.tsv`` is train, ``dev.tsv`` valid (MNLI: ``dev_matched`` valid, ``dev_mismatched`` valid1), ``test.tsv``
 test, which may be absent and may have no labels. A line of the file (up to a line feed) is always one sample: fairseq's
@@ -37,9 +38,9 @@ import logging
 from collections.abc import Sequence
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.binarize import write_data
-from sot_fairseq.subwords import SUBWORDS
-from sot_fairseq.tokenization import TextEncoder
+from sot_fairseq.data.binarize import write_data
+from sot_fairseq.tokenizers.subwords import SUBWORDS
+from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
 from sot_text.labels import check_labels
 

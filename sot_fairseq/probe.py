@@ -37,12 +37,12 @@ import torch
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoders, preprocess
-from sot_fairseq.encoder_table import cache_dir
-from sot_fairseq.probe_encoding import ProbeTask
-from sot_fairseq.probe_grid import ProbeSettings, add_grid_options, grid
-from sot_fairseq.probe_training import Outcome, ProbeData, ProbeSplit, train_head
+from sot_fairseq.pretrained.encoder_table import cache_dir
+from sot_fairseq.probing.encoding import ProbeTask
+from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
+from sot_fairseq.probing.token_cache import TokenCache, open_or_create
+from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
 from sot_fairseq.results import summarize, table
-from sot_fairseq.token_cache import TokenCache, open_or_create
 
 __all__ = ["main"]
 

@@ -19,8 +19,8 @@ from typing import Any
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
-from sot_fairseq.header import DataHeader
-from sot_fairseq.hub import from_pretrained
+from sot_fairseq.data.header import DataHeader
+from sot_fairseq.prediction.predictor import from_pretrained
 from sot_fairseq.prepare import RUN_FILE
 from sot_text.hyperparameters import TABLES, read_table
 

@@ -40,8 +40,8 @@ from optuna.trial import TrialState
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
-from sot_fairseq.search_space import Parameter, command_words, parse_parameter
-from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_fairseq.runs.search_space import Parameter, command_words, parse_parameter
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["Sweep", "main"]
 

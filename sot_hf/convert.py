@@ -26,13 +26,13 @@ from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
 from sot_hf.loading import load_config, load_weights, saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
-from sot_text.architecture import ACTIVATIONS, BertArchitecture
-from sot_text.dictionary import read_dictionary, write_dictionary
-from sot_text.fairseq_classifier import FairseqClassifier, read_classifier
+from sot_text.formats.architecture import ACTIVATIONS, BertArchitecture
+from sot_text.formats.bert_weights import bert_to_fairseq, fairseq_to_bert
+from sot_text.formats.dictionary import read_dictionary, write_dictionary
+from sot_text.formats.fairseq_classifier import FairseqClassifier, read_classifier
+from sot_text.formats.roberta_weights import TOKEN_TYPES, fairseq_to_roberta, roberta_to_fairseq
+from sot_text.formats.wordpiece import fairseq_order, read_vocab, word_pieces
 from sot_text.labels import check_labels
-from sot_text.roberta_weights import TOKEN_TYPES, fairseq_to_roberta, roberta_to_fairseq
-from sot_text.weights import bert_to_fairseq, fairseq_to_bert
-from sot_text.wordpiece import fairseq_order, read_vocab, word_pieces
 
 __all__ = ["convert", "main", "to_fairseq", "to_hugging_face"]
 

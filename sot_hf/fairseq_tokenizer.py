@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from sot_base.errors import UsageError
-from sot_text.architecture import read_json
-from sot_text.dictionary import MASK, SPECIALS, read_dictionary, write_dictionary
-from sot_text.tokenizer_json import read_tokenizer_json
-from sot_text.wordpiece import LAST, LEADING, read_settings, read_vocab, write_dict
+from sot_text.formats.architecture import read_json
+from sot_text.formats.dictionary import MASK, SPECIALS, read_dictionary, write_dictionary
+from sot_text.formats.tokenizer_json import read_tokenizer_json
+from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, write_dict
 
 __all__ = ["bert_tokenizer", "read_bert_vocab", "roberta_tokenizer", "save_bert_files", "save_roberta_files"]
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast as FastTokenizer
 from sot_base.errors import UsageError
 from sot_hf.configuration import SoTConfig
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_text.formats.wordpiece import read_settings, read_vocab
 from sot_text.glue import GlueTask
-from sot_text.wordpiece import read_settings, read_vocab
 
 __all__ = ["load_config", "load_model", "load_tokenizer", "load_weights", "saved_labels", "usable_length"]
 

@@ -13,7 +13,7 @@ from itertools import repeat
 import numpy as np
 
 from sot_base.errors import UsageError
-from sot_text.dictionary import MASK, SPECIALS
+from sot_text.formats.dictionary import MASK, SPECIALS
 from sot_text.tsv import TsvTable
 
 __all__ = ["check_labels", "class_indices", "labels_of", "regression_targets"]

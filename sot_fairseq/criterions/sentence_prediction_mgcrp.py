@@ -14,7 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
-from sot_fairseq.task_config import option
+from sot_fairseq.tasks.task_config import option
 from sot_text.metrics import compute_metrics, constant_values
 
 __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]

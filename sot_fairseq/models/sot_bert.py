@@ -17,7 +17,7 @@ from fairseq.utils import safe_getattr
 from omegaconf import OmegaConf, open_dict
 
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
-from sot_fairseq.modules.token_type_encoder import SoTBertEncoder
+from sot_fairseq.models.token_type_encoder import SoTBertEncoder
 
 __all__ = ["SoTBertModel", "sot_bert_base", "sot_bert_large"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 from sot_core import HeadConfig
-from sot_fairseq.head import SentenceHead
+from sot_fairseq.models.head import SentenceHead
 
 __all__ = ["SoTRobertaModel"]
 

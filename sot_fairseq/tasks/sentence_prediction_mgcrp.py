@@ -27,12 +27,12 @@ from omegaconf import OmegaConf, open_dict
 
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_fairseq.checks import check_best_metric, check_run
-from sot_fairseq.data import BatchedDataset, LabelDataset, SentenceDataset
-from sot_fairseq.header import HEADER, DataHeader
-from sot_fairseq.learning_rates import scale_learning_rates, scaled_groups
+from sot_fairseq.data.dataset import BatchedDataset, LabelDataset, SentenceDataset
+from sot_fairseq.data.header import HEADER, DataHeader
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
-from sot_fairseq.task_config import SentencePredictionMGCrPConfig
+from sot_fairseq.runs.checks import check_best_metric, check_run
+from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
+from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
 
 __all__ = ["SentencePredictionMGCrPTask"]
 

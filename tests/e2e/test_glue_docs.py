@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as fairseq_train
 
 from sot_fairseq import download, preprocess, sweep
-from sot_fairseq.encoder_table import ENCODERS
+from sot_fairseq.pretrained.encoder_table import ENCODERS
 from tests.glue_files import write_glue
 from tests.sot_fairseq.tokenizer_files import tiny_gpt2
 from tests.support import REPOSITORY

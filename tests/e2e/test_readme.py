@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sot_fairseq.encoder_table import find_encoder
+from sot_fairseq.pretrained.encoder_table import find_encoder
 from tests.sot_fairseq.tokenizer_files import tiny_gpt2
 from tests.support import REPOSITORY
 

@@ -11,7 +11,7 @@ from transformers import BertForMaskedLM, BertModel, BertTokenizer
 from sot_fairseq.convert import convert
 from sot_fairseq.models.sot_bert import SoTBertModel
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
-from sot_fairseq.modules.token_type_encoder import token_types
+from sot_fairseq.models.token_type_encoder import token_types
 from tests.sot_fairseq.bert_files import FAIRSEQ_NAMES, VOCAB, load_fairseq, random_bert, save_bert
 
 # piece numbers in VOCAB: 0 pad, 2 unknown, 3 [CLS], 4 [SEP], 5 [MASK]

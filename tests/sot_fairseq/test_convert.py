@@ -14,12 +14,12 @@ from torch import nn
 from transformers import BertForPreTraining, BertForQuestionAnswering, BertTokenizer
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq.arch_args import fairseq_arch_args
 from sot_fairseq.convert import convert, main
-from sot_text.architecture import BertArchitecture
-from sot_text.checkpoint_file import file_kind, load_file, read_bert_weights, read_fairseq_checkpoint
-from sot_text.weights import canonical_bert_names, fairseq_to_bert
-from sot_text.wordpiece import fairseq_order
+from sot_fairseq.pretrained.arch_args import fairseq_arch_args
+from sot_text.formats.architecture import BertArchitecture
+from sot_text.formats.bert_weights import canonical_bert_names, fairseq_to_bert
+from sot_text.formats.checkpoint_file import file_kind, load_file, read_bert_weights, read_fairseq_checkpoint
+from sot_text.formats.wordpiece import fairseq_order
 from tests.sot_fairseq.bert_files import (
     FAIRSEQ_NAMES,
     VOCAB,

@@ -9,9 +9,9 @@ import pytest
 import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import predict, preprocess
-from sot_fairseq.detokenize import MosesDetokenizer
-from sot_fairseq.header import HEADER, DataHeader
-from sot_fairseq.tokenization import TextEncoder
+from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.tokenizers.detokenize import MosesDetokenizer
+from sot_fairseq.tokenizers.tokenization import TextEncoder
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, write_rows
 from tests.sot_fairseq.tokenizer_files import tiny_gpt2
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq import encoder_table
 from sot_fairseq.download import main
-from sot_fairseq.encoder_table import ENCODERS, find_encoder, find_gpt2_bpe
 from sot_fairseq.encoders import find
+from sot_fairseq.pretrained import encoder_table
+from sot_fairseq.pretrained.encoder_table import ENCODERS, find_encoder, find_gpt2_bpe
 from sot_text.glue import GLUE_TASKS
 from tests.sot_base.file_server import serve
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert, save_pickle

@@ -10,11 +10,12 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 from sot_base.errors import UsageError, run_main
-from sot_fairseq import encoder_table, encoders
-from sot_fairseq.arch_args import fairseq_arch_args, scratch_arch_args
+from sot_fairseq import encoders
 from sot_fairseq.convert import convert
 from sot_fairseq.encoders import find, main
-from sot_fairseq.tokenization import TextEncoder
+from sot_fairseq.pretrained import encoder_table
+from sot_fairseq.pretrained.arch_args import fairseq_arch_args, scratch_arch_args
+from sot_fairseq.tokenizers.tokenization import TextEncoder
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert
 
 BERT_ARGS = (

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score
 import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import evaluate
-from sot_fairseq.header import DataHeader
+from sot_fairseq.data.header import DataHeader
 from tests.sot_fairseq.conftest import preprocess_folder, run_train
 from tests.sot_fairseq.glue_files import NLI, train_task
 

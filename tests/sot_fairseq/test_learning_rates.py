@@ -7,7 +7,7 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from sot_base.errors import UsageError
-from sot_fairseq.learning_rates import scale_learning_rates, scaled_groups
+from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.sentence_prediction_mgcrp import SentencePredictionMGCrPTask as Task
 from tests.sot_fairseq.conftest import run_train
 

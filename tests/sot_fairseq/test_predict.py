@@ -11,7 +11,8 @@ import torch
 
 import sot_fairseq
 from sot_base.errors import UsageError
-from sot_fairseq import hub, predict
+from sot_fairseq import predict
+from sot_fairseq.prediction import predictor as hub
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows
 from tests.sot_fairseq.glue_files import train_task
 from tests.support import REPOSITORY

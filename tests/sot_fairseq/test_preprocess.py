@@ -12,10 +12,10 @@ from fairseq.data import data_utils
 from fairseq.tasks.sentence_prediction import SentencePredictionConfig, SentencePredictionTask
 
 from sot_base.errors import UsageError
-from sot_fairseq import binarize
-from sot_fairseq.header import DataHeader
+from sot_fairseq.data import binarize
+from sot_fairseq.data.header import DataHeader
 from sot_fairseq.preprocess import main
-from sot_fairseq.tokenization import TextEncoder
+from sot_fairseq.tokenizers.tokenization import TextEncoder
 from tests.sot_fairseq.tokenizer_files import NASTY, SENTENCES, tiny_gpt2, tiny_wordpiece
 
 PAIR_HEADER = ["index", "sentence1", "sentence2", "label"]
@@ -469,7 +469,7 @@ def test_command_line_ends_with_status_2(tmp_path, gpt2_folder):
 
 
 def test_truncation_is_that_of_removing_one_token_at_a_time():
-    from sot_fairseq.truncation import longest_first
+    from sot_fairseq.data.truncation import longest_first
 
     def slow(first: int, second: int, budget: int) -> tuple[int, int]:
         while first + second > budget:
@@ -487,7 +487,7 @@ def test_integer_type_is_that_of_fairseq(tmp_path, vocab_size, dtype):
     import torch
     from fairseq.data.indexed_dataset import make_builder
 
-    from sot_fairseq.indexed import IndexedWriter
+    from sot_fairseq.data.indexed import IndexedWriter
 
     rows = [[4, 2], [2], [vocab_size - 1, 7, 2]]
     builder = make_builder(str(tmp_path / "stock.bin"), "mmap", vocab_size)

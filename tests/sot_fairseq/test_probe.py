@@ -18,9 +18,9 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
 from sot_base.errors import UsageError
 from sot_core.factory import FUSIONS
 from sot_fairseq import encoders, probe
-from sot_fairseq.probe_encoding import ProbeTask
-from sot_fairseq.probe_training import ProbeData, ProbeSplit, TrainingSettings, lr_factor, predict, train_head
-from sot_fairseq.token_cache import open_or_create
+from sot_fairseq.probing.encoding import ProbeTask
+from sot_fairseq.probing.token_cache import open_or_create
+from sot_fairseq.probing.training import ProbeData, ProbeSplit, TrainingSettings, lr_factor, predict, train_head
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
 from tests.sot_fairseq.conftest import run_train, write_rows
 

@@ -12,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from sot_base.errors import UsageError
+from sot_fairseq.data.header import DataHeader, SplitCounts
 from sot_fairseq.encoders import Encoder
-from sot_fairseq.header import DataHeader, SplitCounts
-from sot_fairseq.recipe import schedule, train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import schedule, train_command, words_of_the_recipe
 from sot_text.glue import GLUE_TASKS
 from sot_text.hyperparameters import get_hyperparameters
 from tests.support import REPOSITORY

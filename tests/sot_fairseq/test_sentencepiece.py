@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import preprocess
+from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import find
-from sot_fairseq.header import DataHeader
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
-from sot_fairseq.tokenization import TextEncoder
+from sot_fairseq.tokenizers.tokenization import TextEncoder
 from tests.sot_fairseq.conftest import run_train, write_rows
 from tests.sot_fairseq.tokenizer_files import MERGED, NASTY, SENTENCES, tiny_sentencepiece
 

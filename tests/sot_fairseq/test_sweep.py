@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from sot_base.errors import UsageError
 from sot_fairseq import sweep
-from sot_fairseq.search_space import command_words, parse_parameter
+from sot_fairseq.runs.search_space import command_words, parse_parameter
 from tests.sot_fairseq.conftest import command
 
 METRIC = ["--best-checkpoint-metric", "accuracy", "--maximize-best-checkpoint-metric"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sot_base.errors import UsageError
-from sot_fairseq.token_cache import Encoded, EncodedSplit, open_or_create
+from sot_fairseq.probing.token_cache import Encoded, EncodedSplit, open_or_create
 
 LENGTHS = {"train": np.array([3, 1, 4, 2]), "valid": np.array([2, 5])}
 DESCRIPTION = {"checkpoint": "abc", "special_tokens": [0, None]}

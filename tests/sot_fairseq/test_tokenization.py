@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from transformers import BertTokenizer
 
 from sot_base.errors import UsageError
-from sot_fairseq import tokenization
-from sot_fairseq.tokenization import TextEncoder
-from sot_text.wordpiece import fairseq_order
+from sot_fairseq.tokenizers import tokenization
+from sot_fairseq.tokenizers.tokenization import TextEncoder
+from sot_text.formats.wordpiece import fairseq_order
 from tests.sot_fairseq.tokenizer_files import NASTY, SENTENCES, tiny_gpt2, tiny_wordpiece
 
 

@@ -4,8 +4,8 @@ import pytest
 from fairseq.data import Dictionary
 
 from sot_base.errors import UsageError
-from sot_text.dictionary import read_dictionary, write_dictionary
-from sot_text.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
+from sot_text.formats.dictionary import read_dictionary, write_dictionary
+from sot_text.formats.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
 
 UNCASED = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!", "a", "##b", "é"]
 CASED = [*UNCASED, "The"]

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sot_base.errors import UsageError
-from sot_fairseq.detokenize import MosesDetokenizer
-from sot_fairseq.subwords import SUBWORDS, Gpt2Subwords, SentencePieceSubwords, Subwords, WordPieceSubwords
-from sot_text.dictionary import EOS
+from sot_fairseq.tokenizers.detokenize import MosesDetokenizer
+from sot_fairseq.tokenizers.subwords import SUBWORDS, Gpt2Subwords, SentencePieceSubwords, Subwords, WordPieceSubwords
+from sot_text.formats.dictionary import EOS
 
 __all__ = ["TextEncoder"]
 
@@ -41,7 +41,7 @@ class TextEncoder:
 
     Args:
         subwords: The tokenizer.
-        moses_detokenize: Detokenize every text first (:mod:`sot_fairseq.detokenize`).
+        moses_detokenize: Detokenize every text first (:mod:`sot_fairseq.tokenizers.detokenize`).
 
     Example:
         >>> encoder = TextEncoder.from_folder("data-bin/RTE/tokenizer")

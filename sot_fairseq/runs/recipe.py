@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sot_base.errors import UsageError
+from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
-from sot_fairseq.header import DataHeader
 from sot_text.hyperparameters import Hyperparameters
 
 __all__ = ["schedule", "train_command", "words_of_the_recipe"]
 
-USER_DIR = Path(__file__).resolve().parent
+USER_DIR = Path(__file__).resolve().parents[1]
 OPTIMIZER = [
     *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-06"),
     *("--weight-decay", "0.1", "--clip-norm", "0.0"),

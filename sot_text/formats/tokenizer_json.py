@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sot_base.errors import UsageError
-from sot_text.architecture import read_json
-from sot_text.wordpiece import LAST, LEADING
+from sot_text.formats.architecture import read_json
+from sot_text.formats.wordpiece import LAST, LEADING
 
 __all__ = ["read_tokenizer_json"]
 
 
 def read_tokenizer_json(path: Path) -> list[str]:
-    """Give the entries in the order of their numbers, as :func:`sot_text.wordpiece.read_vocab` does for ``vocab.txt``.
+    """Return the entries by id, as :func:`~sot_text.formats.wordpiece.read_vocab` does for ``vocab.txt``.
 
     Raises:
         UsageError: If it is no WordPiece tokenizer, numbers are missing, or a special token is.

@@ -10,7 +10,7 @@ from typing import Any
 
 from sot_core.factory import FUSIONS, POOLINGS
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_fairseq.probe_training import TrainingSettings
+from sot_fairseq.probing.training import TrainingSettings
 
 __all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid"]
 

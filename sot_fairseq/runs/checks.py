@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sot_base.errors import UsageError
-from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run"]
 

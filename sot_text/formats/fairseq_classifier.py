@@ -18,11 +18,11 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_text.architecture import BertArchitecture
-from sot_text.checkpoint_file import read_fairseq_checkpoint
-from sot_text.dictionary import BOS, EOS
+from sot_text.formats.architecture import BertArchitecture
+from sot_text.formats.bert_weights import ENCODER, POSITION_OFFSET
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
+from sot_text.formats.dictionary import BOS, EOS
 from sot_text.labels import check_labels
-from sot_text.weights import ENCODER, POSITION_OFFSET
 
 __all__ = ["FairseqClassifier", "read_classifier"]
 

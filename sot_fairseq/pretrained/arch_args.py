@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sot_base.errors import UsageError
-from sot_text.architecture import BertArchitecture, read_json
-from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_text.formats.architecture import BertArchitecture, read_json
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["bert_model_args", "fairseq_arch_args", "scratch_arch_args"]
 

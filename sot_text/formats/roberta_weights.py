@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
-from sot_text.weights import EMBEDDINGS, ENCODER, LAYER_MODULES
+from sot_text.formats.bert_weights import EMBEDDINGS, ENCODER, LAYER_MODULES
 
 __all__ = ["fairseq_to_roberta", "roberta_to_fairseq"]
 

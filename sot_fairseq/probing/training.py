@@ -15,8 +15,8 @@ from fairseq.optim.adam import Adam
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
-from sot_fairseq.head import SentenceHead
-from sot_fairseq.token_cache import TokenStates
+from sot_fairseq.models.head import SentenceHead
+from sot_fairseq.probing.token_cache import TokenStates
 from sot_text.metrics import METRICS
 
 __all__ = ["Outcome", "ProbeData", "ProbeSplit", "TrainingSettings", "predict", "train_head"]
@@ -149,7 +149,7 @@ def lr_factor(update: int, updates: int) -> float:
 
 
 def _train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """Rows of like length, within 25 %, in random order (see `sot_fairseq.data.BatchedDataset`)."""
+    """Rows of like length, within 25 %, in random order (see `sot_fairseq.data.dataset.BatchedDataset`)."""
     rng = np.random.default_rng((seed, epoch))
     order = torch.from_numpy(np.argsort(lengths * rng.uniform(0.8, 1.25, len(lengths)), kind="stable"))
     batches = order.split(batch_size)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sot_base.errors import UsageError
-from sot_text.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
+from sot_text.formats.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
 
 __all__ = ["SentencePieceSubwords"]
 

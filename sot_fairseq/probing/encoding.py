@@ -18,11 +18,11 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
-from sot_fairseq.header import DataHeader
 from sot_fairseq.models.sot_roberta import HEADS, POOLER, SoTRobertaModel
-from sot_fairseq.token_cache import Encoded, EncodedSplit
-from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_fairseq.probing.token_cache import Encoded, EncodedSplit
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["ProbeTask", "SplitRows"]
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError
-from sot_fairseq.header import HEADER, DataHeader, SplitCounts
-from sot_fairseq.indexed import IndexedWriter
-from sot_fairseq.tokenization import TextEncoder
-from sot_fairseq.truncation import longest_first, shorten
-from sot_text.dictionary import BOS, EOS, SPECIALS, write_dictionary
+from sot_fairseq.data.header import HEADER, DataHeader, SplitCounts
+from sot_fairseq.data.indexed import IndexedWriter
+from sot_fairseq.data.truncation import longest_first, shorten
+from sot_fairseq.tokenizers.tokenization import TextEncoder
+from sot_text.formats.dictionary import BOS, EOS, SPECIALS, write_dictionary
 from sot_text.glue import GlueTask, SplitFile
 from sot_text.labels import class_indices, labels_of, regression_targets
 from sot_text.splits import read_split_file

@@ -12,7 +12,7 @@ from fairseq.data import BaseWrapperDataset, FairseqDataset
 from torch import Tensor
 
 from sot_base.errors import UsageError
-from sot_fairseq.truncation import longest_first
+from sot_fairseq.data.truncation import longest_first
 
 __all__ = ["BatchedDataset", "LabelDataset", "SentenceDataset"]
 

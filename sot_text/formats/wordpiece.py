@@ -15,7 +15,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from sot_base.errors import UsageError
-from sot_text.dictionary import MASK, SPECIALS, write_dictionary
+from sot_text.formats.dictionary import MASK, SPECIALS, write_dictionary
 
 __all__ = ["WordPieceSettings", "read_settings", "read_vocab", "word_pieces", "fairseq_order", "write_dict"]
 

@@ -15,12 +15,12 @@ from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from sot_base.errors import UsageError
-from sot_fairseq.checks import DESCRIPTION_FILES
-from sot_fairseq.data import SentenceDataset
-from sot_fairseq.header import HEADER, DataHeader
-from sot_fairseq.safe_loading import allow_fairseq_checkpoints
-from sot_fairseq.tokenization import TextEncoder
-from sot_text.checkpoint_file import read_fairseq_checkpoint
+from sot_fairseq.data.dataset import SentenceDataset
+from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.fairseq_patches.safe_loading import allow_fairseq_checkpoints
+from sot_fairseq.runs.checks import DESCRIPTION_FILES
+from sot_fairseq.tokenizers.tokenization import TextEncoder
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 from sot_text.metrics import compute_metrics
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]

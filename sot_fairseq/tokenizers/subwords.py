@@ -1,7 +1,8 @@
 """Sub-word tokenizers that fairseq models use: from pieces of text to ids of the fairseq dictionary.
 
-A piece is a part of a text that is tokenized by itself, whatever stands around it; in the main a word with the blank
-before it. :class:`sot_fairseq.tokenization.TextEncoder` remembers the ids of every piece, so only new ones come here.
+A piece is a part of a text that is tokenized independently of what stands around it: usually a word with the space
+before it. :class:`~sot_fairseq.tokenizers.tokenization.TextEncoder` remembers the ids of every piece, so each new
+piece comes here once.
 Each class has a folder of files it loads from and saves to, and one entry in :data:`SUBWORDS`.
 """
 
@@ -19,9 +20,9 @@ import regex
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from sot_base.errors import UsageError
-from sot_fairseq.sentencepiece_subwords import SentencePieceSubwords
-from sot_text.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
-from sot_text.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict
+from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
+from sot_text.formats.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
+from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict
 
 __all__ = ["SUBWORDS", "Gpt2Subwords", "SentencePieceSubwords", "Subwords", "WordPieceSubwords"]
 
@@ -145,7 +146,7 @@ class WordPieceSubwords:
     Args:
         vocab: ``vocab.txt``, or the folder it lies in.
         lower_case: Whether text is lower-cased; by default what the vocabulary wants. See
-            :func:`sot_text.wordpiece.read_settings`.
+            :func:`sot_text.formats.wordpiece.read_settings`.
 
     Raises:
         UsageError: If the vocabulary is absent or malformed, or is not of the casing asked for.

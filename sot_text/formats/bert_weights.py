@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
-from sot_text.architecture import BertArchitecture
+from sot_text.formats.architecture import BertArchitecture
 
 __all__ = ["FairseqBert", "bert_to_fairseq", "fairseq_to_bert", "canonical_bert_names"]
 

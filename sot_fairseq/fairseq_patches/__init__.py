@@ -1,0 +1,1 @@
+"""Everything that changes fairseq's own behaviour, each with its reason."""

@@ -1,1 +1,0 @@
-"""Encoder modules that fairseq lacks."""

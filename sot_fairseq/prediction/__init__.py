@@ -1,0 +1,1 @@
+"""Prediction with a fine-tuned checkpoint."""

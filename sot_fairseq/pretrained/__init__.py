@@ -1,0 +1,1 @@
+"""Pretrained encoders: where they are found and which architecture they have."""

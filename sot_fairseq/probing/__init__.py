@@ -1,0 +1,1 @@
+"""Heads trained on the cached token states of a frozen encoder."""

@@ -1,0 +1,1 @@
+"""What training runs share: commands, checks before the start, learning rates, non-finite values."""

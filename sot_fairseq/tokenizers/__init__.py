@@ -1,0 +1,1 @@
+"""From text to the ids of a fairseq dictionary."""

@@ -1,0 +1,1 @@
+"""Files of pretrained models: sizes, vocabularies, weight names, fine-tuned classifiers."""
