@@ -65,16 +65,18 @@ def singular_value_power_norm(
         start = start_vector.to(residual.dtype)
         rank = min(q, k) if num_singular_values is None else num_singular_values
         merge = num_singular_values is not None and residual_eps == 0.0  # the last value and the residual: one factor
+        floor: Tensor | float = FLOOR if rank == 1 else _noise(residual)
         terms = []
         for _ in range(rank - merge):
             u, s, v = leading_triple(residual, start, num_iters)
-            rank_one = u * v
-            terms.append(_safe_power(s, alpha) * rank_one)
-            residual = residual - s * rank_one
+            is_zero = torch.linalg.vector_norm(residual.detach(), dim=(-2, -1), keepdim=True) <= floor
+            part = torch.where(is_zero, residual, s * (u * v))
+            terms.append(part * s.clamp_min(floor).pow(alpha - 1.0))
+            residual = residual - part
         if merge:
-            terms.append(scale_by_leading_value(residual, start, alpha, num_iters))
+            terms.append(scale_by_leading_value(residual, start, alpha, num_iters, floor))
         elif num_singular_values is not None:
-            terms.append(residual / (_safe_power(s, 1.0 - alpha) + residual_eps))
+            terms.append(residual / (s * s.clamp_min(floor).pow(-alpha) + residual_eps))
         return reduce(torch.add, terms).to(matrix.dtype)
 
 
@@ -97,9 +99,16 @@ def check_power_norm(
         )
 
 
-def _safe_power(s: Tensor, exponent: float) -> Tensor:
-    """``s ** exponent`` for s >= 0 and exponent in [0, 1], linear below the floor: value 0, finite slope at 0."""
-    return s * s.clamp_min(FLOOR).pow(exponent - 1.0)
+def _noise(matrix: Tensor) -> Tensor:
+    """The size below which what deflation leaves of a matrix is rounding noise, at least `FLOOR`.
+
+    Shape:
+        (..., q, k) -> (..., 1, 1).
+    """
+    q, k = matrix.shape[-2:]
+    scale = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(FLOOR)  # squares do not overflow
+    size: Tensor = torch.linalg.vector_norm(matrix.detach() / scale, dim=(-2, -1), keepdim=True) * scale
+    return (size * ((q + k) * torch.finfo(matrix.dtype).eps)).clamp_min(FLOOR)
 
 
 class SingularValuePowerNorm(nn.Module):

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sot_core.power_iteration import FLOOR
+from sot_core.runtime import no_autocast
 
 __all__ = ["singular_value_power"]
 
@@ -56,13 +57,14 @@ class _SingularValuePower(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         u, s, vh, floor, slope = ctx.saved_tensors
-        left, right = u.mT @ grad, grad @ vh.mT
-        core = left @ vh.mT
-        symmetric, skew = (core + core.mT) / 2.0, (core - core.mT) / 2.0
-        inner = _difference_quotient(s, floor, ctx.alpha) * symmetric + _sum_quotient(s, slope) * skew
-        rows = slope.unsqueeze(-1) * (left - core @ vh)  # the part of the gradient outside V's rows
-        columns = (right - u @ core) * slope.unsqueeze(-2)  # and outside U's columns
-        return u @ (inner @ vh + rows) + columns @ vh, None
+        with no_autocast(grad):
+            left, right = u.mT @ grad, grad @ vh.mT
+            core = left @ vh.mT
+            symmetric, skew = (core + core.mT) / 2.0, (core - core.mT) / 2.0
+            inner = _difference_quotient(s, floor, ctx.alpha) * symmetric + _sum_quotient(s, slope) * skew
+            rows = slope.unsqueeze(-1) * (left - core @ vh)  # the part of the gradient outside V's rows
+            columns = (right - u @ core) * slope.unsqueeze(-2)  # and outside U's columns
+            return u @ (inner @ vh + rows) + columns @ vh, None
 
 
 def _difference_quotient(s: Tensor, floor: Tensor, alpha: float) -> Tensor:
