@@ -1,7 +1,7 @@
 # Set up, check and try the toolkit. Everything goes into .venv; nothing is installed elsewhere.
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-NUMERICAL_TESTS := degenerate gradients invariance parity power_norm precision reference spectral
+NUMERICAL_TESTS := math norms $(addprefix test_,$(addsuffix .py,degenerate gradients invariance parity precision reference))
 BIN := $(abspath $(VENV))/bin
 
 .PHONY: install demo test test-portable lint typecheck bench clean
@@ -25,7 +25,7 @@ test: install
 # The numerical tests once more with torch's plainest kernels: no result may depend on how one processor rounds.
 test-portable: install
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
-		$(NUMERICAL_TESTS:%=tests/sot_core/test_%.py)
+		$(addprefix tests/sot_core/,$(NUMERICAL_TESTS))
 
 lint: install
 	$(BIN)/ruff check .

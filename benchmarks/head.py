@@ -3,7 +3,9 @@
 One step is a head alone: forward, cross entropy, backward to the tokens and all parameters. float32 on the CPU; on a
 GPU bf16 tokens under bf16 autocast.
 
-- Time: median over the repetitions; the contenders take turns in each.
+- Padding: sentences of lengths drawn evenly, the first one full; ``--padding`` says which shares of it are measured.
+- Time: median over the repetitions; the contenders take turns in each. With one CPU thread the thread's CPU time, which
+  other work on the machine changes least, else the wall time.
 - Extra memory: the peak during a step minus what was allocated before it (parameters and tokens, no gradients). On the
   CPU the allocator's record (``torch.profiler``) is summed up, on a GPU ``torch.cuda.max_memory_allocated`` says.
 - Working memory: the same without the gradients that the step leaves behind, which every head needs alike.
@@ -44,7 +46,16 @@ class Shape(NamedTuple):
     classes: int
 
 
-SHAPES = (Shape(256, 196, 528, 6, 38, 1000), Shape(32, 128, 768, 4, 24, 2), Shape(16, 512, 1024, 4, 32, 2))
+SHAPES = (
+    Shape(32, 128, 768, 4, 24, 2),  # RoBERTa-base
+    Shape(32, 12, 768, 4, 24, 2),  # the same on CoLA's sentences
+    Shape(32, 12, 384, 4, 24, 2),  # MiniLM on them
+    Shape(16, 196, 528, 6, 38, 1000),  # SoT-Base
+    Shape(64, 196, 528, 6, 38, 1000),
+    Shape(8, 49, 768, 6, 24, 1000),  # Swin-Tiny
+    Shape(16, 512, 1024, 4, 32, 2),  # a large model on documents
+    Shape(4, 2048, 1024, 4, 32, 2),
+)
 QUICK_SHAPES = (Shape(4, 16, 32, 2, 6, 5),)
 MIB = 2**20
 
@@ -60,13 +71,21 @@ class NaiveHead(nn.Module):
         self.cls_fc = nn.Linear(shape.dim, shape.classes)
         self.word_fc = nn.Linear(shape.heads * shape.width**2, shape.classes)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         cls, words = tokens[:, 0], tokens[:, 1:]
         B, N, _ = words.shape
         x, y = self.proj(words).reshape(B, N, 2, self.heads, self.width).permute(2, 0, 3, 1, 4)  # (B, H, N, width)
-        x = x - x.mean(dim=-2, keepdim=True)
-        y = y - y.mean(dim=-2, keepdim=True)
-        matrix = (x.transpose(-2, -1) @ y / N).flatten(0, 1)
+        if padding_mask is None:
+            x = x - x.mean(dim=-2, keepdim=True)
+            y = y - y.mean(dim=-2, keepdim=True)
+            matrix = x.transpose(-2, -1) @ y / N
+        else:
+            valid = (~padding_mask[:, 1:])[:, None, :, None].to(x.dtype)
+            count = valid.sum(dim=-2, keepdim=True)
+            x = (x - (x * valid).sum(dim=-2, keepdim=True) / count) * valid
+            y = (y - (y * valid).sum(dim=-2, keepdim=True) / count) * valid
+            matrix = x.transpose(-2, -1) @ y / count
+        matrix = matrix.flatten(0, 1)
         return self.cls_fc(cls) + self.word_fc(self.svpn(matrix).reshape(B, -1))
 
     def svpn(self, matrix: Tensor, alpha: float = 0.5, num_values: int = 1, num_iters: int = 1) -> Tensor:
@@ -89,12 +108,15 @@ class NaiveHead(nn.Module):
 class Contender:
     """A head with its tokens and labels, ready to take steps."""
 
-    def __init__(self, head: nn.Module, shape: Shape, device: torch.device, compiled: bool) -> None:
+    def __init__(
+        self, head: nn.Module, shape: Shape, device: torch.device, compiled: bool, padding: float = 0.0
+    ) -> None:
         generator = torch.Generator().manual_seed(1)
         self.on_gpu = device.type == "cuda"
         tokens = torch.randn(shape.batch, 1 + shape.tokens, shape.dim, generator=generator)
         self.tokens = tokens.to(device, torch.bfloat16 if self.on_gpu else torch.float32).requires_grad_()
         self.labels = torch.randint(shape.classes, (shape.batch,), generator=generator).to(device)
+        self.mask = draw_mask(shape, padding, generator).to(device) if padding > 0.0 else None
         self.leaves = [self.tokens, *head.parameters()]
         self.head = torch.compile(head) if compiled else head
 
@@ -102,7 +124,7 @@ class Contender:
         """Forward and backward; the logits."""
         self.clear()
         with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.on_gpu):
-            logits: Tensor = self.head(self.tokens)
+            logits: Tensor = self.head(self.tokens, self.mask)
         F.cross_entropy(logits.float(), self.labels).backward()
         return logits.detach()
 
@@ -112,12 +134,13 @@ class Contender:
             leaf.grad = None
 
     def seconds(self) -> float:
-        """Wall time of one step, the GPU drained before and after."""
+        """Time of one step, the GPU drained before and after."""
+        clock = time.thread_time if not self.on_gpu and torch.get_num_threads() == 1 else time.perf_counter
         self.synchronize()
-        start = time.perf_counter()
+        start = clock()
         self.step()
         self.synchronize()
-        return time.perf_counter() - start
+        return clock() - start
 
     def extra_bytes(self) -> int:
         """Peak memory of one step above what was allocated before it."""
@@ -152,6 +175,14 @@ class Contender:
         return max(accumulate(change for _, change in changes))
 
 
+def draw_mask(shape: Shape, padding: float, generator: torch.Generator) -> Tensor:
+    """A padding mask (B, 1 + N) with about a share of ``padding`` in it."""
+    longest = 1.0 - 2.0 * padding * torch.rand(shape.batch, generator=generator)
+    lengths = (longest * shape.tokens).round().clamp(1, shape.tokens)
+    lengths[0] = shape.tokens
+    return torch.arange(1 + shape.tokens) > lengths.unsqueeze(1)
+
+
 def make_heads(shape: Shape) -> dict[str, nn.Module]:
     """The heads to compare; all but the linear one have the same weights."""
     naive = NaiveHead(shape)
@@ -165,12 +196,12 @@ def make_heads(shape: Shape) -> dict[str, nn.Module]:
     return heads | {"linear on CLS": ClassificationHead(config.replace(fusion="cls"))}
 
 
-def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int) -> list[str]:
-    """Rows of the table for one shape."""
+def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int, padding: float = 0.0) -> list[str]:
+    """Rows of the table for one shape and share of padding."""
     heads = make_heads(shape)
     if compiled:
         del heads["sot_core, recompute"]  # a compiler decides itself what to keep
-    contenders = {name: Contender(head.to(device), shape, device, compiled) for name, head in heads.items()}
+    contenders = {name: Contender(head.to(device), shape, device, compiled, padding) for name, head in heads.items()}
     logits = {name: contender.step() for name, contender in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for i in range(repetitions):
@@ -185,7 +216,8 @@ def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int
         cells = [f"{value:.2f} ({value / base:.2f})" for value, base in zip(numbers, measured["naive"], strict=True)]
         difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()
         cells.append("" if name.startswith("linear") else f"{difference:.0e}")
-        rows.append(f"| {tuple(shape)} | {'compiled' if compiled else 'eager'} | {name} | {' | '.join(cells)} |")
+        where = f"{tuple(shape)}, {padding:.0%} padding" if padding else f"{tuple(shape)}"
+        rows.append(f"| {where} | {'compiled' if compiled else 'eager'} | {name} | {' | '.join(cells)} |")
     return rows
 
 
@@ -194,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--modes", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
+    parser.add_argument("--padding", nargs="+", type=float, default=[0.0], help="shares in [0, 0.5]")
     parser.add_argument("--repetitions", type=int, default=11)
     parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
     parser.add_argument("--quick", action="store_true", help="a small shape, eager, 2 repetitions")
@@ -210,8 +243,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")  # noqa: T201
     for mode in args.modes:
         for shape in QUICK_SHAPES if args.quick else SHAPES:
-            for row in compare(shape, device, mode == "compiled", args.repetitions):
-                print(row, flush=True)  # noqa: T201
+            for padding in args.padding:
+                for row in compare(shape, device, mode == "compiled", args.repetitions, padding):
+                    print(row, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

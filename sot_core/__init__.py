@@ -4,13 +4,13 @@ Imports torch and the standard library only.
 """
 
 from sot_core.config import HeadConfig
-from sot_core.covariance import cross_covariance
-from sot_core.heads import ClassificationHead, Contributions
+from sot_core.head import ClassificationHead, Contributions
+from sot_core.math.covariance import cross_covariance
+from sot_core.math.square_root import matrix_square_root
+from sot_core.norms.alternatives import ElementwisePowerNorm
+from sot_core.norms.svpn import SingularValuePowerNorm, singular_value_power_norm
 from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool
-from sot_core.power_norm import SingularValuePowerNorm, singular_value_power_norm
-from sot_core.published import Classifier, OnlyVisualTokensClassifier
-from sot_core.scaling import ElementwisePowerNorm
-from sot_core.square_root import matrix_square_root
+from sot_core.published_heads import Classifier, OnlyVisualTokensClassifier
 
 __version__ = "0.1.0"
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
 
-from sot_core.covariance import CENTERS
-from sot_core.power_norm import check_power_norm
+from sot_core.build import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
+from sot_core.math.covariance import CENTERS
+from sot_core.norms.svpn import check_power_norm
+from sot_core.projection import PROJECTIONS
+from sot_core.published_form import read_published
 
 __all__ = ["HeadConfig"]
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Everything that :class:`~sot_core.heads.ClassificationHead` needs to know.
+    """Everything that :class:`~sot_core.head.ClassificationHead` needs to know.
 
     Args:
         embed_dim: Token width D (> 0).
@@ -100,9 +102,6 @@ class HeadConfig:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
     def _check_names(self) -> None:
-        from sot_core.factory import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
-        from sot_core.projection import PROJECTIONS
-
         choices: tuple[tuple[str, Iterable[str | None]], ...] = (
             ("pooling", POOLINGS),
             ("fusion", FUSIONS),
@@ -130,8 +129,6 @@ class HeadConfig:
         Raises:
             ValueError: for an unknown key, naming the nearest valid one, or a missing ``embed_dim``/``num_classes``.
         """
-        from sot_core.published import read_published
-
         fields = {field.name for field in dataclasses.fields(cls)}
         settings = {**defaults, **read_published(values, fields)}
         for name in ("embed_dim", "num_classes"):
@@ -146,11 +143,3 @@ class HeadConfig:
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
-
-
-def unknown_key(key: str, where: str, valid: Iterable[str]) -> ValueError:
-    """The error for a key nobody knows, with the nearest valid one."""
-    names = sorted(valid)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {names}"
-    return ValueError(f"Unknown key {key!r} in {where}; {hint}")

@@ -1,20 +1,20 @@
-"""Fusions: how the class token and the pooled words become logits.
+"""Fusions: how the class token's vector and the pooled words become logits.
 
-A fusion holds no parameters. It says which linear layers the head gets and how they combine; the head owns them under
-the names ``cls_fc`` (or ``out_proj`` after a ``dense`` pooler) for the class token and ``word_fc`` for the words. A
-part that a fusion does not use comes with width 0.
+The way is: the head gives each of its linear classifiers the vector that the fusion's :meth:`~Fusion.inputs` names for
+it, and :meth:`~Fusion.combine` makes logits of what they say. A fusion has no parameters: checkpoints know the
+classifiers by their names in the head, ``cls_fc`` (``out_proj`` after a ``dense`` pooler) and ``word_fc``, and whatever
+replaces a head's layers, as quantisation does, need not know of the fusion. A vector that a fusion does not use has
+width 0.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
-if TYPE_CHECKING:
-    from sot_core.heads import ClassificationHead
+from torch import Tensor, nn
 
 __all__ = ["AggregateAll", "ClsOnly", "Concat", "Fusion", "SumLogits", "SumLosses", "WordsOnly"]
 
@@ -22,10 +22,14 @@ __all__ = ["AggregateAll", "ClsOnly", "Concat", "Fusion", "SumLogits", "SumLosse
 class Fusion:
     """Base of the fusions.
 
+    Args:
+        cls_layer: Name of the class token's classifier.
+
     Attributes:
-        uses_cls: Whether the class token's own representation enters.
+        uses_cls: Whether the class token's own vector enters.
         uses_words: Whether the pooled tokens enter.
-        pools_cls: Whether the class token is pooled together with the words.
+        pools_cls: Whether the class token is pooled together with the words, so that the logits do not split.
+        features_use_cls: Whether the class token's own vector is part of the features.
 
     Shape:
         cls (B, C), words (B, P); logits and their parts (B, K).
@@ -34,65 +38,67 @@ class Fusion:
     uses_cls: ClassVar[bool] = True
     uses_words: ClassVar[bool] = True
     pools_cls: ClassVar[bool] = False
+    features_use_cls: ClassVar[bool] = False
 
-    def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
-        """Names and input widths of the head's linear classifiers."""
-        raise NotImplementedError
-
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The logits."""
-        raise NotImplementedError
-
-    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """What the class token and what the words add to the logits."""
-        raise NotImplementedError
+    def __init__(self, cls_layer: str = "cls_fc") -> None:
+        self.cls_layer = cls_layer
 
     def features(self, cls: Tensor, words: Tensor) -> Tensor:
-        """The vector that a head without classes returns."""
+        """The vector before the classifiers."""
         return words
+
+    def inputs(self, cls: Tensor, words: Tensor) -> dict[str, Tensor]:
+        """What each linear classifier reads, by its name."""
+        raise NotImplementedError
+
+    def combine(self, logits: Mapping[str, Tensor], training: bool) -> Tensor | tuple[Tensor, ...]:
+        """The head's logits from those of each classifier."""
+        (only,) = logits.values()
+        return only
+
+    def contributions(self, classifiers: Mapping[str, nn.Module], cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """What the class token and what the words add to the logits."""
+        logits = {name: classifiers[name](vector) for name, vector in self.inputs(cls, words).items()}
+        zero = torch.zeros_like(next(iter(logits.values())))
+        return logits.get(self.cls_layer, zero), logits.get("word_fc", zero)
 
 
 class SumLogits(Fusion):
     """``cls_fc(cls) + word_fc(words)``, arXiv:2104.10935 equation 7."""
 
-    def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
-        return {cls_layer: cls_dim, "word_fc": word_dim}
+    def inputs(self, cls: Tensor, words: Tensor) -> dict[str, Tensor]:
+        return {self.cls_layer: cls, "word_fc": words}
 
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
-        cls_part, word_part = self.parts(head, cls, words)
-        return cls_part + word_part
-
-    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        return head.classify(head.cls_layer, cls), head.classify("word_fc", words)
+    def combine(self, logits: Mapping[str, Tensor], training: bool) -> Tensor | tuple[Tensor, ...]:
+        return logits[self.cls_layer] + logits["word_fc"]
 
 
 class SumLosses(SumLogits):
     """Two classifiers, each with its own loss: a pair of logits in training, their sum at inference."""
 
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return self.parts(head, cls, words) if head.training else super().logits(head, cls, words)
+    def combine(self, logits: Mapping[str, Tensor], training: bool) -> Tensor | tuple[Tensor, ...]:
+        return (logits[self.cls_layer], logits["word_fc"]) if training else super().combine(logits, training)
 
 
 class Concat(Fusion):
     """One classifier on ``[cls, words]``, named ``word_fc``, or ``out_proj`` after a ``dense`` pooler."""
 
-    def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
-        return {self._layer(cls_layer): cls_dim + word_dim}
-
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
-        return head.classify(self._layer(head.cls_layer), self.features(cls, words))
-
-    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        layer = head.get_submodule(self._layer(head.cls_layer))
-        for_cls, for_words = layer.get_parameter("weight").tensor_split([cls.shape[-1]], dim=-1)
-        return F.linear(cls, for_cls, layer.get_parameter("bias")), F.linear(words, for_words)
+    features_use_cls = True
 
     def features(self, cls: Tensor, words: Tensor) -> Tensor:
         return torch.cat((cls, words), dim=-1)
 
-    @staticmethod
-    def _layer(cls_layer: str) -> str:
-        return "out_proj" if cls_layer == "out_proj" else "word_fc"
+    def inputs(self, cls: Tensor, words: Tensor) -> dict[str, Tensor]:
+        return {self._name: self.features(cls, words)}
+
+    def contributions(self, classifiers: Mapping[str, nn.Module], cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = (classifiers[self._name].get_parameter(name) for name in ("weight", "bias"))
+        for_cls, for_words = weight.tensor_split([cls.shape[-1]], dim=-1)
+        return F.linear(cls, for_cls, bias), F.linear(words, for_words)
+
+    @property
+    def _name(self) -> str:
+        return "out_proj" if self.cls_layer == "out_proj" else "word_fc"
 
 
 class WordsOnly(Fusion):
@@ -100,15 +106,8 @@ class WordsOnly(Fusion):
 
     uses_cls = False
 
-    def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
-        return {"word_fc": word_dim}
-
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
-        return head.classify("word_fc", words)
-
-    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.logits(head, cls, words)
-        return torch.zeros_like(logits), logits
+    def inputs(self, cls: Tensor, words: Tensor) -> dict[str, Tensor]:
+        return {"word_fc": words}
 
 
 class AggregateAll(WordsOnly):
@@ -121,16 +120,10 @@ class ClsOnly(Fusion):
     """``cls_fc(cls)``: the usual head, the baseline."""
 
     uses_words = False
-
-    def layer_sizes(self, cls_layer: str, cls_dim: int, word_dim: int) -> dict[str, int]:
-        return {cls_layer: cls_dim}
-
-    def logits(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> Tensor:
-        return head.classify(head.cls_layer, cls)
-
-    def parts(self, head: ClassificationHead, cls: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.logits(head, cls, words)
-        return logits, torch.zeros_like(logits)
+    features_use_cls = True
 
     def features(self, cls: Tensor, words: Tensor) -> Tensor:
         return cls
+
+    def inputs(self, cls: Tensor, words: Tensor) -> dict[str, Tensor]:
+        return {self.cls_layer: cls}

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
 from sot_core.config import HeadConfig
-from sot_core.factory import FUSIONS, NORMALIZATIONS, POOLINGS
 from sot_core.projection import PROJECTIONS
 
 __all__ = ["HEAD_OPTIONS", "HeadOption", "add_head_options", "head_settings"]

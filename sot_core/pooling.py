@@ -1,23 +1,25 @@
-"""Poolings: word tokens to one vector; :mod:`sot_core.factory` lists them by name."""
+"""Poolings: word tokens to one vector; :mod:`sot_core.build` lists them by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from sot_core.covariance import CENTERS, center_features, cross_covariance, valid_counts
-from sot_core.projection import LinearProjection, clear_padding, create_projection
-from sot_core.runtime import at_least_float32
-from sot_core.square_root import matrix_square_root
-from sot_core.token_chunks import CovarianceSpec, split_heads
-from sot_core.token_covariance import token_covariance
-
-if TYPE_CHECKING:
-    from sot_core.config import HeadConfig
+from sot_core.math.covariance import CENTERS, center_features, covary
+from sot_core.math.eager import is_recorded
+from sot_core.math.padding import clear_padding, count_valid
+from sot_core.math.precision import at_least_float32
+from sot_core.math.recompute import recompute_in_parts
+from sot_core.math.square_root import matrix_square_root
+from sot_core.math.token_projection import project_tokens
+from sot_core.projection import LinearProjection, create_projection
 
 __all__ = ["GlobalAveragePool", "GlobalCovariancePool", "MultiheadCrossCovariancePool", "Pooling"]
+
+PART_BYTES = 2**20  # of projected tokens that `recompute` makes at a time
 
 
 class Pooling(nn.Module):
@@ -33,26 +35,63 @@ class Pooling(nn.Module):
 
     out_dim: int
 
-    @classmethod
-    def from_config(cls, config: HeadConfig) -> Self:
-        """Build the pooling that a head configuration describes."""
-        raise NotImplementedError
-
     def split(self, tokens: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The class token at index 0 and the pooled rest.
 
         Shape:
             tokens (B, 1 + N, D), padding_mask (B, 1 + N) -> (B, D) and (B, P).
         """
-        cls, words = tokens.tensor_split([1], dim=1)
-        return cls[:, 0], self(words, None if padding_mask is None else padding_mask[:, 1:])
+        cls, words = torch.split(tokens, [1, tokens.shape[1] - 1], dim=1)
+        return cls[:, 0], self(words, _without_prefix(padding_mask, 1))
 
 
-class MultiheadCrossCovariancePool(Pooling):
+class SecondOrderPooling(Pooling):
+    """Base of the poolings that project the tokens and pool products of the projected features.
+
+    Attributes:
+        proj: The projection, see `sot_core.projection`.
+    """
+
+    proj: nn.Module
+
+    def pool(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Pool projected tokens that are 0 at padding.
+
+        Shape:
+            projected (B, N, features), padding_mask (B, N) -> (B, P).
+        """
+        raise NotImplementedError
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        if _is_plain(self.proj):
+            _, pooled = self._project_and_pool(self.proj, tokens, padding_mask, num_prefix=0)
+        else:
+            pooled = self.pool(self.proj(tokens, padding_mask), padding_mask)
+        return pooled.to(tokens.dtype)
+
+    def split(self, tokens: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if not _is_plain(self.proj) or _has_hooks(self):
+            return super().split(tokens, padding_mask)
+        prefix, pooled = self._project_and_pool(self.proj, tokens, padding_mask, num_prefix=1)
+        return prefix[:, 0], pooled.to(tokens.dtype)
+
+    def _project_and_pool(
+        self, proj: LinearProjection, tokens: Tensor, padding_mask: Tensor | None, num_prefix: int
+    ) -> tuple[Tensor, Tensor]:
+        """The prefix tokens and the pooled rest, for a projection that nothing hooks.
+
+        Shape:
+            tokens (B, num_prefix + N, D), padding_mask (B, num_prefix + N) -> (B, num_prefix, D) and (B, P).
+        """
+        prefix, projected = project_tokens(tokens, *proj.cast_parameters(tokens), padding_mask, num_prefix)
+        return prefix, self.pool(projected, _without_prefix(padding_mask, num_prefix))
+
+
+class MultiheadCrossCovariancePool(SecondOrderPooling):
     r"""Pool word tokens into one normalised cross-covariance matrix per head (MGCrP).
 
     Head h projects the tokens twice, ``X = Z W_h`` and ``Y = Z R_h``, and takes ``norm(X^T Y / n)``, see
-    :func:`~sot_core.covariance.cross_covariance`. The heads' matrices are flattened row by row and concatenated.
+    :func:`~sot_core.math.covariance.cross_covariance`. The heads' matrices are flattened row by row and concatenated.
 
     Args:
         embed_dim: Token width D (> 0).
@@ -98,64 +137,47 @@ class MultiheadCrossCovariancePool(Pooling):
         self.proj = create_projection(projection, embed_dim, num_heads * (q_dim + k_dim), bias=proj_bias)
         self.norm = nn.Identity() if norm is None else norm
 
-    @classmethod
-    def from_config(cls, config: HeadConfig) -> Self:
-        from sot_core.factory import create_normalization
+    def _project_and_pool(
+        self, proj: LinearProjection, tokens: Tensor, padding_mask: Tensor | None, num_prefix: int
+    ) -> tuple[Tensor, Tensor]:
+        if not self.recompute or is_recorded():
+            return super()._project_and_pool(proj, tokens, padding_mask, num_prefix)
+        parameters = [value for value in proj.cast_parameters(tokens) if value is not None]
+        size = PART_BYTES // max(1, tokens.shape[1] * parameters[0].shape[0] * parameters[0].itemsize)
+        function = partial(self._project_and_covary, num_prefix)
+        prefix, matrix = recompute_in_parts(function, max(1, size), tokens, padding_mask, *parameters)
+        return prefix, self._normalize(matrix)
 
-        return cls(
-            config.embed_dim,
-            config.num_heads,
-            config.q_dim,
-            config.k_dim,
-            norm=create_normalization(config),
-            center=config.center,
-            projection=config.projection,
-            proj_bias=config.proj_bias,
-            recompute=config.recompute,
-        )
+    def pool(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return self._normalize(self._covary(projected, padding_mask))
 
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        if self._steps_are_plain(self.proj):
-            return self._pool(tokens, padding_mask, num_prefix=0)[1]
-        x, y = split_heads(self.proj(tokens, padding_mask), self.num_heads, self.q_dim)
-        matrix = cross_covariance(x.transpose(1, 2), y.transpose(1, 2), padding_mask, self.center)
-        return self._normalize(matrix, tokens.dtype)
+    def _covary(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Projected tokens (B, N, H * (q + k)) to matrices (B, H, q, k)."""
+        x, y = torch.split(projected, [self.num_heads * self.q_dim, self.num_heads * self.k_dim], dim=-1)
+        return covary(x, y, self.num_heads, padding_mask, self.center)
 
-    def split(self, tokens: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if not self._steps_are_plain(self, self.proj):
-            return super().split(tokens, padding_mask)
-        prefix, pooled = self._pool(tokens, padding_mask, num_prefix=1)
-        return prefix[:, 0], pooled
+    def _normalize(self, matrix: Tensor) -> Tensor:
+        normalized: Tensor = self.norm(matrix)
+        return normalized.flatten(1)
 
-    def _steps_are_plain(self, *modules: nn.Module) -> bool:
-        """Whether `token_covariance` may stand for the calls of ``modules``: no one hooks or replaces them."""
-        if type(self.proj) is not LinearProjection or type(self.proj.weight) is not nn.Parameter:
-            return False
-        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        return not any(getattr(module, name) for module in modules for name in hooks)
-
-    def _pool(self, tokens: Tensor, padding_mask: Tensor | None, num_prefix: int) -> tuple[Tensor, Tensor]:
-        spec = CovarianceSpec(self.num_heads, self.q_dim, self.k_dim, self.center, num_prefix, self.recompute)
-        weight, bias = self.proj.get_parameter("weight"), getattr(self.proj, "bias", None)
-        prefix, matrix = token_covariance(tokens, weight, bias, padding_mask, spec)
-        return prefix, self._normalize(matrix, tokens.dtype)
-
-    def _normalize(self, matrix: Tensor, dtype: torch.dtype) -> Tensor:
-        normalized: Tensor = self.norm(matrix)  # (B, H, q, k)
-        return normalized.flatten(1).to(dtype)
+    def _project_and_covary(
+        self, num_prefix: int, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        prefix, projected = project_tokens(tokens, weight, bias, padding_mask, num_prefix)
+        return prefix, self._covary(projected, _without_prefix(padding_mask, num_prefix))
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, q_dim={self.q_dim}, k_dim={self.k_dim}, center={self.center!r}"
 
 
-class GlobalCovariancePool(Pooling):
+class GlobalCovariancePool(SecondOrderPooling):
     """Pool word tokens into the square root of their covariance matrix, upper triangle (GCP with iSQRT-COV).
 
     Args:
         embed_dim: Token width D (> 0).
         dim: Width d of the projection (> 0), the side of the covariance matrix.
         num_iters: Newton-Schulz iterations (>= 1).
-        center: ``"token"`` (a covariance), ``"sample"`` or None, as :func:`~sot_core.covariance.cross_covariance`.
+        center: ``"token"`` (a covariance), ``"sample"`` or None, as :func:`~sot_core.math.covariance.cross_covariance`.
         projection: ``"linear"`` or ``"batch_norm_relu"``.
 
     Shape:
@@ -188,16 +210,11 @@ class GlobalCovariancePool(Pooling):
         rows, columns = torch.triu_indices(dim, dim)
         self.register_buffer("triangle", rows * dim + columns, False)
 
-    @classmethod
-    def from_config(cls, config: HeadConfig) -> Self:
-        return cls(config.embed_dim, config.q_dim, config.gcp_iters, config.center, config.projection)
-
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        x = self.proj(tokens, padding_mask).unsqueeze(1)  # (B, 1, N, d)
-        x = center_features(x, padding_mask, self.center)  # both factors: rounding keeps the matrix semi-definite
-        covariance = cross_covariance(x, x, padding_mask, center=None)[:, 0]
+    def pool(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
+        x = center_features(projected, padding_mask, self.center)  # both factors: the matrix stays semi-definite
+        covariance = covary(x, x, 1, padding_mask, center=None)[:, 0]
         root = matrix_square_root(covariance, self.num_iters)
-        return root.flatten(1).index_select(1, self.triangle).to(tokens.dtype)
+        return root.flatten(1).index_select(1, self.triangle)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_iters={self.num_iters}, center={self.center!r}"
@@ -214,15 +231,27 @@ class GlobalAveragePool(Pooling):
         super().__init__()
         self.out_dim = embed_dim
 
-    @classmethod
-    def from_config(cls, config: HeadConfig) -> Self:
-        return cls(config.embed_dim)
-
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         total = clear_padding(tokens, padding_mask).sum(dim=1, dtype=at_least_float32(tokens.dtype))
         if padding_mask is None:
             return (total / max(tokens.shape[1], 1)).to(tokens.dtype)
-        return (total / valid_counts(padding_mask).unsqueeze(-1)).to(tokens.dtype)
+        return (total / count_valid(padding_mask).unsqueeze(-1)).to(tokens.dtype)
+
+
+def _without_prefix(padding_mask: Tensor | None, num_prefix: int) -> Tensor | None:
+    return None if padding_mask is None else padding_mask[:, num_prefix:]
+
+
+def _is_plain(proj: nn.Module) -> TypeGuard[LinearProjection]:
+    """Whether `project_tokens` may stand for the call of the projection: no one hooks or replaces it."""
+    return type(proj) is LinearProjection and type(proj.weight) is nn.Parameter and not _has_hooks(proj)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(
+        getattr(module, name)
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    )
 
 
 def _check_sizes(**sizes: int) -> None:

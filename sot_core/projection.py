@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sot_core.runtime import at_least_float32
+from sot_core.math.padding import clear_padding
+from sot_core.math.precision import at_least_float32, autocast_dtype
+from sot_core.math.token_projection import project_tokens
 
 __all__ = ["PROJECTIONS", "BatchNormReluProjection", "LinearProjection", "create_projection"]
 
@@ -15,12 +17,18 @@ class LinearProjection(nn.Linear):
     """A linear layer.
 
     Shape:
-        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, N, out_features). What padded tokens hold
-        reaches neither the output nor a gradient.
+        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, N, out_features); padded positions are 0.
     """
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        return super().forward(clear_padding(tokens, padding_mask))
+        if type(self.weight) is not nn.Parameter:  # a parametrisation or another kind of tensor, as DTensor
+            return clear_padding(super().forward(clear_padding(tokens, padding_mask)), padding_mask)
+        return project_tokens(tokens, *self.cast_parameters(tokens), padding_mask)[1]
+
+    def cast_parameters(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias in the dtype in which the layer computes on the tokens, autocast's where it is on."""
+        dtype = autocast_dtype(tokens)
+        return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
 
 
 class BatchNormReluProjection(nn.Module):
@@ -69,11 +77,6 @@ class BatchNormReluProjection(nn.Module):
             bn.get_buffer("num_batches_tracked").add_(enough)
         mean, var = torch.where(enough, mean, running_mean), torch.where(enough, var, running_var)
         return ((values - mean) * (var + bn.eps).rsqrt() * bn.weight + bn.bias).to(rows.dtype)
-
-
-def clear_padding(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Zero at the tokens to ignore: what they hold, NaN above all, must not meet a weight or its gradient."""
-    return tokens if padding_mask is None else tokens.masked_fill(padding_mask.unsqueeze(-1), 0.0)
 
 
 PROJECTIONS: dict[str, type[LinearProjection] | type[BatchNormReluProjection]] = {

@@ -18,7 +18,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from sot_base.errors import UsageError
 from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
-from sot_core.scaling import LearnableScale
+from sot_core.build import create_pooling
+from sot_core.norms.alternatives import LearnableScale
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.model_card import write_model_card
 
@@ -289,7 +290,7 @@ class SoTForSequenceClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module of the head as `sot_core` does (called by transformers for what no file has)."""
         if isinstance(module, GlobalCovariancePool):
-            fresh = GlobalCovariancePool.from_config(self.config.head_config())
+            fresh = create_pooling(self.config.head_config())
             for name, buffer in fresh.named_buffers(recurse=False):
                 module.get_buffer(name).copy_(buffer)
         elif isinstance(module, LearnableScale):

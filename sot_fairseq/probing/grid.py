@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sot_core.factory import FUSIONS, POOLINGS
+from sot_core.build import FUSIONS, POOLINGS
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.probing.training import TrainingSettings
 

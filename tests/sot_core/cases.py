@@ -1,6 +1,6 @@
 """Every head that the names of the configuration make, for the tests that hold for all of them.
 
-A new pooling, normalisation or fusion enters through its table in :mod:`sot_core.factory`; options that a name alone
+A new pooling, normalisation or fusion enters through its table in :mod:`sot_core.build`; options that a name alone
 does not reach are listed here.
 """
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 from sot_core import ClassificationHead, HeadConfig
-from sot_core.factory import FUSIONS, NORMALIZATIONS, POOLINGS
+from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
 
 SIZES = {"embed_dim": 12, "num_classes": 3, "num_heads": 2, "q_dim": 5, "k_dim": 4}
 

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sot_core import token_covariance
+from sot_core.math import token_projection
 from tests.sot_core.cases import all_words, assert_close, head, run
 
 SENSITIVE = ("mgcrp-epn", "mgcrp-all_values", "mgcrp-svpn_exact", "mgcrp-two_values")  # to rounding
@@ -51,7 +52,7 @@ def test_compiled_code(masked):
 
 def test_compilers_see_torchs_own_operations(monkeypatch):
     """The hand-written step is for eager mode: compilers fuse the plain operations, exporters know them."""
-    monkeypatch.setattr(token_covariance._TokenCovariance, "apply", None)
+    monkeypatch.setattr(token_projection._ProjectTokens, "apply", None)
     torch.compiler.reset()
     with pytest.raises(TypeError):
         head()(torch.randn(2, 9, 12))
@@ -67,6 +68,19 @@ def test_export_with_any_batch_and_length(words):
     tokens, mask = torch.randn(3, 17, 12), torch.zeros(3, 17, dtype=torch.bool)
     mask[1, 4:] = True
     assert_close(program.module()(tokens, mask), module(tokens, mask), rtol=1e-3 if words in SENSITIVE else 1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@all_words
+def test_a_training_step_waits_for_no_value(words, masked):
+    """Fake tensors have none: what would make the host wait for a GPU, reading a value, raises."""
+    with FakeTensorMode():
+        module = head(words)
+        tokens = torch.empty(4, 9, 12, requires_grad=True)
+        logits = module(tokens, torch.empty(4, 9, dtype=torch.bool) if masked else None)
+        logits.square().sum().backward()
+        assert logits.shape == (4, 3)
+        assert all(parameter.grad is not None for parameter in module.parameters())
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sot_core import ElementwisePowerNorm, matrix_square_root, singular_value_power_norm
-from sot_core.power_iteration import FLOOR
+from sot_core import singular_value_power_norm
 from tests.sot_core.cases import WORDS, all_heads, all_words, assert_close, examples, head, run
 
 TOKEN = torch.linspace(-1.0, 1.3, 12)
@@ -42,23 +41,6 @@ NORMS = {
     "all values": {"num_singular_values": None, "num_iters": 2},
     "exact": {"exact": True},
 }
-REPEATED = (2.0, 2.0 + 1e-7, 1.0, 1.0 - 1e-7, 1e-12, 0.0)
-
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-
-
-def rotation(size, dtype):
-    return torch.linalg.qr(torch.randn(size, size, dtype=dtype))[0]
-
-
-def rotated(values, dtype):
-    left, right = (rotation(len(values), torch.float64) for _ in range(2))
-    return ((left * torch.tensor(values, dtype=torch.float64)) @ right).to(dtype)
-
-
-def unit_weights(matrix):
-    weights = torch.randn_like(matrix)
-    return weights / weights.norm()
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -151,76 +133,6 @@ def test_below_the_floor_the_power_is_linear(options, alpha):
     factor = 1e-10 ** (alpha - 1.0)
     assert_close(normalized / factor, matrix, rtol=1e-9)
     assert_close(matrix.grad / factor, weights, rtol=1e-9)
-
-
-@examples
-@given(exponent=st.floats(-45.0, 25.0), rank=st.integers(0, 4), num_iters=st.integers(1, 7))
-def test_square_root_of_extreme_matrices(exponent, rank, num_iters):
-    factor = torch.randn(2, 4, rank, generator=torch.Generator().manual_seed(rank))
-    matrix = (factor @ factor.mT * 10.0**exponent).requires_grad_()
-    root = matrix_square_root(matrix, num_iters)
-    root.sum().backward()
-    assert root.isfinite().all()
-    assert matrix.grad.isfinite().all()
-    assert rank > 0 or (root == 0.0).all()
-
-
-@both_dtypes
-@examples
-@given(values=st.lists(st.sampled_from(REPEATED), min_size=3, max_size=6), alpha=st.sampled_from((0.3, 0.5, 1.0)))
-def test_exact_norm_of_repeated_values(dtype, values, alpha):
-    """The gradient is made of quotients ``(f(s) +- f(t)) / (s +- t)``, none above f's slope at 0, floor^(alpha-1)."""
-    matrix = rotated(values, dtype).requires_grad_()
-    normalized = singular_value_power_norm(matrix, torch.ones(len(values), dtype=dtype), alpha, exact=True)
-    weights = unit_weights(matrix)
-    (normalized * weights).sum().backward()
-    assert normalized.norm() <= 1.01 * torch.tensor(values).pow(alpha).norm() + 1e-2
-    assert matrix.grad.norm() <= 1.01 * FLOOR ** (alpha - 1.0)
-
-
-@both_dtypes
-@examples
-@given(
-    values=st.lists(st.sampled_from(REPEATED), min_size=3, max_size=6),
-    num_iters=st.sampled_from((5, 12, 20, 30, 50, 100)),
-)
-def test_square_root_of_repeated_values(dtype, values, num_iters):
-    """The iteration makes F = sqrt(t) p(A) of A = S / t, t = tr S: ``dF = sqrt(t) p'(A)[dA] + p(A) dt / (2 sqrt(t))``.
-
-    p is concave on [0, 1] with slope 1.5^n at 0, where n stops at 1.5^n < 1.5 FLOOR^-0.5, and p(x) <= sqrt(x) makes
-    |p(A)| <= 1; ``|dt| <= sqrt(d) |dS|`` and ``|dA| <= (1 + sqrt(d)) |dS| / t``.
-    """
-    vectors = rotation(len(values), dtype=torch.float64)
-    matrix = (vectors * torch.tensor(values, dtype=torch.float64)) @ vectors.mT
-    matrix = ((matrix + matrix.mT) / 2.0).to(dtype).requires_grad_()
-    root = matrix_square_root(matrix, num_iters)
-    (root * unit_weights(matrix)).sum().backward()
-    trace, d = max(sum(values), FLOOR), len(values)
-    assert root.norm() <= 1.01 * trace**0.5
-    slope = min(1.5**num_iters, 1.5 * FLOOR**-0.5)
-    assert matrix.grad.norm() <= 1.01 * (slope * (1.0 + d**0.5) + d**0.5 / 2.0) / trace**0.5
-
-
-@both_dtypes
-@examples
-@given(values=st.lists(st.sampled_from(REPEATED), min_size=3, max_size=6), exponent=st.integers(-12, 6))
-def test_elementwise_norm_of_rounding_noise(dtype, values, exponent):
-    """``z = sqrt(|x| + e)`` has a slope below ``1 / (2 sqrt(e))``, a column of z is 0 or longer than ``sqrt(e)``."""
-    matrix = (10.0**exponent * rotated(values, dtype)).requires_grad_()
-    norm = ElementwisePowerNorm()
-    normalized = norm(matrix)
-    (normalized * unit_weights(matrix)).sum().backward()
-    assert normalized.norm() <= 1.01 * len(values) ** 0.5
-    assert matrix.grad.norm() <= 1.01 / (2.0 * norm.eps)
-
-
-@pytest.mark.parametrize("num_iters", [12, 30, 100])
-def test_square_root_by_more_iterations_is_closer(num_iters):
-    vectors, values = rotation(6, dtype=torch.float64), torch.tensor([4.0, 1.0, 0.1, 1e-2, 1e-3, 0.0]).double()
-    matrix, exact = (vectors * values) @ vectors.mT, (vectors * values.sqrt()) @ vectors.mT
-    for dtype, tolerance in ((torch.float32, 1e-3), (torch.float64, 1e-5)):
-        error = (matrix_square_root(matrix.to(dtype), num_iters) - exact).norm()
-        assert error < max(tolerance, 0.7**num_iters)
 
 
 def test_a_matrix_with_nan_does_not_spoil_the_batch():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sot_core import ClassificationHead, HeadConfig
-from sot_core.factory import FUSIONS, NORMALIZATIONS, POOLINGS
+from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
 from tests.support import REPOSITORY
 
 TEXT = (REPOSITORY / "docs" / "heads.md").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ def test_nothing_heavy_is_imported():
 
 def test_source_names_only_torch_the_standard_library_and_itself():
     allowed = {*sys.stdlib_module_names, "torch", "sot_core"}
-    for path in sorted((REPOSITORY / "sot_core").glob("*.py")):
+    for path in sorted((REPOSITORY / "sot_core").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):

@@ -21,8 +21,9 @@ from sot_core import (
     matrix_square_root,
     singular_value_power_norm,
 )
-from sot_core.factory import create_normalization
-from sot_core.published import PUBLISHED_NORMALIZATIONS, Classifier, OnlyVisualTokensClassifier
+from sot_core.build import create_normalization
+from sot_core.published_form import PUBLISHED_NORMALIZATIONS
+from sot_core.published_heads import Classifier, OnlyVisualTokensClassifier
 from tests.support import golden_arrays, golden_index, need_shared, reference_fill
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -129,3 +129,25 @@ def test_float64_stays_float64_under_autocast():
 def test_on_the_meta_device():
     module = head().to("meta")
     assert module(torch.randn(2, 9, 12, device="meta")).shape == (2, 3)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@half_precision
+@all_words
+def test_tokens_of_every_size(words, dtype, training, autocast):
+    """From the smallest to the largest that the projection holds; `scale` and `none` do not bound their result."""
+    largest = (4 if words in BOUNDED else 2) if dtype == torch.float16 else 18
+    exponents = range(-8, largest + 1, 2) if dtype == torch.float16 else range(-38, largest + 1, 8)
+    mask = torch.zeros(4, 9, dtype=torch.bool)
+    mask[1, 5:] = True
+    module = head(words).train(training).to(torch.float32 if autocast else dtype)
+    for exponent in exponents:
+        tokens = (10.0**exponent * torch.randn(4, 9, 12, dtype=torch.float64)).to(torch.float32 if autocast else dtype)
+        tokens.requires_grad_()
+        module.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=autocast):
+            outputs = module(tokens, mask)
+        (outputs.float() * torch.tensor([-1.0, 0.5, 1.0])).sum().backward()
+        for values in (outputs, tokens.grad, *(parameter.grad for parameter in module.parameters())):
+            assert values.isfinite().all(), exponent

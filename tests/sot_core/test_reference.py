@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from sot_core import cross_covariance, singular_value_power_norm
+from sot_core import singular_value_power_norm
 from tests.sot_core.cases import WORDS, all_words, assert_close, head, run
 
 
@@ -110,23 +110,6 @@ def test_outputs_and_gradients(words):
     assert_close(grad, expected_grad, rtol)
     for name, value in grads.items():
         assert_close(value, expected_grads[f"head.{name}"], rtol)
-
-
-@pytest.mark.parametrize("center", ["token", "sample", None])
-@pytest.mark.parametrize("widths", [(5, 4), (3, 6), (4, 4)], ids=str)
-def test_cross_covariance(widths, center):
-    x, y = (torch.randn(3, 2, 9, width, dtype=torch.float64) for width in widths)
-    mask = torch.zeros(3, 9, dtype=torch.bool)
-    mask[1, 6:], mask[2, [0, 4]] = True, True
-    expected = torch.zeros(3, 2, *widths, dtype=torch.float64)
-    for b in range(3):
-        for h in range(2):
-            valid_x, valid_y = (centred(values[b, h][~mask[b]], center) for values in (x, y))
-            expected[b, h] = valid_x.T @ valid_y / (~mask[b]).sum()
-    assert_close(cross_covariance(x, y, mask, center), expected, rtol=1e-12)
-    x, y = (values.masked_fill(mask[:, None, :, None], float("nan")) for values in (x, y))
-    assert_close(cross_covariance(x, y, mask, center), expected, rtol=1e-12)
-    assert_close(cross_covariance(x[:1], y[:1], None, center), expected[:1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)], ids=str)

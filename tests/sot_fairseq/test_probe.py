@@ -16,7 +16,7 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
 )
 
 from sot_base.errors import UsageError
-from sot_core.factory import FUSIONS
+from sot_core.build import FUSIONS
 from sot_fairseq import encoders, probe
 from sot_fairseq.probing.encoding import ProbeTask
 from sot_fairseq.probing.token_cache import open_or_create

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import sot_fairseq
 from sot_base.errors import UsageError
-from sot_core.factory import FUSIONS
+from sot_core.build import FUSIONS
 from sot_fairseq.fairseq_patches.usage_errors import find_usage_error
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, write_rows
 from tests.support import REPOSITORY

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from sot_base.errors import UsageError
-from sot_core.factory import FUSIONS, NORMALIZATIONS
+from sot_core.build import FUSIONS, NORMALIZATIONS
 from sot_hf import SoTConfig, SoTForSequenceClassification
 from tests.sot_hf.models import BACKBONES, ENCODER, HEAD, batch, randomize, tiny_model, tokenizer
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import vision
 from sot_core import ClassificationHead, HeadConfig
-from sot_core.factory import FUSIONS, POOLINGS
+from sot_core.build import FUSIONS, POOLINGS
 from vision.models.probe import parameters_without_gradient
 
 VIT = {"img_size": 32, "embed_dim": 16, "depth": 2, "num_heads": 2}

@@ -11,7 +11,7 @@ from torch import nn
 
 import vision  # noqa: F401  (registers the models)
 from sot_core import HeadConfig
-from sot_core.factory import FUSIONS, POOLINGS
+from sot_core.build import FUSIONS, POOLINGS
 from tests.vision.golden import GOLDEN_FILES, golden_model
 from vision.models.names import _MODELS as PUBLISHED_NAMES
 from vision.models.sizes import PUBLISHED_SIZES

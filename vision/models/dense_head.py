@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sot_core import ClassificationHead, HeadConfig
-from sot_core.heads import Contributions
+from sot_core import ClassificationHead, Contributions, HeadConfig
 
 __all__ = ["DENSE_WEIGHT", "DenseHead"]
 

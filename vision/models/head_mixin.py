@@ -108,7 +108,7 @@ class HeadMixin:
             return x
         tokens = self.word_tokens(x)
         if pre_logits:
-            return self.head.fusion.features(*self.head._represent(tokens, None))
+            return self.head.features(tokens)
         return self.head(tokens)
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from timm.layers import PatchEmbed, to_2tuple
 
-from sot_core.config import unknown_key
+from sot_core.published_form import unknown_key
 from vision.models.embed_stages import EMBED_STYLES, MAX_HALVINGS, build_tokenizer
 
 __all__ = ["EMBED_TYPES", "TokenEmbed", "check_img_size", "read_embed_config"]

@@ -30,10 +30,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sot_core import singular_value_power_norm
-from sot_core.power_iteration import FLOOR, START_FLOOR
+from sot_core.math.power_iteration import FLOOR, START_FLOOR
 from tests.sot_core.cases import examples
-
-VALUES = (2.0, 2.0 + 1e-7, 1.0, 1.0 - 1e-7, 1e-12, 0.0)
+from tests.sot_core.matrices import REPEATED, both_dtypes, rotation
 
 
 @dataclass
@@ -92,10 +91,6 @@ def first_vector(E, start):
     return row / row.norm(), (torch.linalg.matrix_norm(E, 2) / row.norm()).item()
 
 
-def random_rotation(size, generator):
-    return torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))[0]
-
-
 def check(matrix, start, weights, alpha, num_values, num_iters, residual_eps):
     matrix = matrix.detach().clone().requires_grad_()
     norm = singular_value_power_norm(matrix, start.to(matrix), alpha, num_values, num_iters, residual_eps)
@@ -109,12 +104,12 @@ def check(matrix, start, weights, alpha, num_values, num_iters, residual_eps):
     return bound
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@both_dtypes
 @pytest.mark.parametrize("residual_eps", [0.0, 1e-5])
 @pytest.mark.parametrize("num_values, num_iters", [(1, 1), (1, 3), (2, 2), (3, 2), (3, 3), (None, 2), (None, 3)])
 @examples
 @given(
-    values=st.lists(st.sampled_from(VALUES), min_size=3, max_size=5),
+    values=st.lists(st.sampled_from(REPEATED), min_size=3, max_size=5),
     rows=st.integers(0, 2),
     columns=st.integers(0, 2),
     alpha=st.sampled_from((0.3, 0.5, 1.0)),
@@ -124,7 +119,7 @@ def check(matrix, start, weights, alpha, num_values, num_iters, residual_eps):
 def test_rotated_matrices(dtype, residual_eps, num_values, num_iters, values, rows, columns, alpha, towards, seed):
     """Repeated, nearly repeated and zero values; start vectors that are random, zero or one of the singular vectors."""
     generator, count = torch.Generator().manual_seed(seed), len(values)
-    u, v = random_rotation(count + rows, generator), random_rotation(count + columns, generator)
+    u, v = rotation(count + rows, generator), rotation(count + columns, generator)
     matrix = (u[:, :count] * torch.tensor(values, dtype=torch.float64)) @ v[:count]
     start = torch.randn(count + columns, dtype=torch.float64, generator=generator)
     if towards >= -1:

@@ -1,4 +1,4 @@
-"""What the numerical code asks of torch: precision under autocast, and whether the operations are being recorded."""
+"""Precision under autocast and in half-precision modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-__all__ = ["at_least_float32", "autocast_dtype", "is_recorded", "no_autocast"]
+__all__ = ["at_least_float32", "autocast_dtype", "no_autocast"]
 
 
 def no_autocast(tensor: Tensor) -> AbstractContextManager[object]:
@@ -28,11 +28,6 @@ def autocast_dtype(tensor: Tensor) -> torch.dtype:
     if tensor.dtype == torch.float64 or not _is_autocast_on(device):
         return tensor.dtype
     return torch.get_autocast_dtype(device)
-
-
-def is_recorded() -> bool:
-    """Whether a compiler, exporter or tracer records the operations, so that they should be torch's own."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def _is_autocast_on(device: str) -> bool:

@@ -1,17 +1,15 @@
-"""The published way to describe and build a head: dictionaries, ``Classifier`` and ``OnlyVisualTokensClassifier``."""
+"""The dictionaries of the published README files, read into fields of `sot_core.config.HeadConfig`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
 from torch import nn
 
-from sot_core.config import HeadConfig, unknown_key
-from sot_core.heads import ClassificationHead
-
-__all__ = ["Classifier", "OnlyVisualTokensClassifier", "read_published"]
+__all__ = ["PUBLISHED_NORMALIZATIONS", "read_published", "unknown_key"]
 
 PUBLISHED_POOLINGS = {"MGCrP": "mgcrp", "GCP": "gcp", "GAP": "gap"}
 PUBLISHED_NORMALIZATIONS = {
@@ -113,32 +111,9 @@ _TOP: dict[str, Callable[[Any], dict[str, Any]]] = {
 _PRIORITY = {"MGCrP_q": 0, "MGCrP_k": 0, "type": 2}  # later ones overrule: num_heads; None and "fc" the fusion_type
 
 
-class Classifier(ClassificationHead):
-    """A head from a published dictionary, see :meth:`~sot_core.config.HeadConfig.from_dict`.
-
-    Args:
-        cfg: The dictionary; it is not changed.
-        num_classes: Classes K.
-
-    Shape:
-        tokens (B, 1 + N, D), class token first -> (B, K).
-    """
-
-    def __init__(self, cfg: Mapping[str, Any], num_classes: int = 1000) -> None:
-        super().__init__(HeadConfig.from_dict(cfg, num_classes=num_classes))
-
-
-class OnlyVisualTokensClassifier(ClassificationHead):
-    """A head on word tokens alone from a published dictionary, whose ``fusion_type`` plays no part.
-
-    Args:
-        cfg: The dictionary; it is not changed.
-        num_classes: Classes K.
-
-    Shape:
-        tokens (B, N, D), no class token -> (B, K).
-    """
-
-    def __init__(self, cfg: Mapping[str, Any], num_classes: int = 1000) -> None:
-        words = {**cfg, "fusion_type": "words", "has_cls_token": False}
-        super().__init__(HeadConfig.from_dict(words, num_classes=num_classes))
+def unknown_key(key: str, where: str, valid: Iterable[str]) -> ValueError:
+    """The error for a key nobody knows, with the nearest valid one."""
+    names = sorted(valid)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {names}"
+    return ValueError(f"Unknown key {key!r} in {where}; {hint}")

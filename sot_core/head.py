@@ -1,13 +1,14 @@
-"""The classification head: a linear layer on the class token and second-order pooling of the word tokens, fused."""
+"""The classification head: pool the tokens, normalise, classify, sum."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from sot_core.build import ACTIVATIONS, FUSIONS, create_pooling
 from sot_core.config import HeadConfig
-from sot_core.factory import ACTIVATIONS, FUSIONS, create_pooling
 
 __all__ = ["ClassificationHead", "Contributions"]
 
@@ -25,11 +26,16 @@ class ClassificationHead(nn.Module):
     Args:
         config: What the head is made of.
 
+    Attributes:
+        config: What the head is made of.
+        fusion: How the two vectors become logits, see `sot_core.fusion`.
+        num_features: Width of the vector before the classifiers.
+
     Shape:
         tokens (B, 1 + N, D) with the class token at index 0, padding_mask (B, 1 + N) bool, True = ignore -> (B, K);
         with ``has_cls_token=False`` tokens (B, N, D) and mask (B, N). ``fusion="sum_loss"`` in training returns the
-        pair (class token logits, word logits). With ``num_classes=0`` the pooled features: the words (B, P), or
-        [cls, words] for ``concat``, or the class token for ``cls``. B batch, N word tokens, D token width, K classes.
+        pair (class token logits, word logits). With ``num_classes=0`` the features, see :meth:`features`. B batch,
+        N word tokens, D token width, K classes.
 
     Raises:
         ValueError: if tokens or mask have another shape.
@@ -46,12 +52,9 @@ class ClassificationHead(nn.Module):
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.fusion = FUSIONS[config.fusion]
-        self.cls_layer = "cls_fc" if config.cls_pooler_dim is None else "out_proj"
+        self.fusion = FUSIONS[config.fusion]("cls_fc" if config.cls_pooler_dim is None else "out_proj")
         cls_dim, word_dim = config.embed_dim, 0
-        self.needs_cls = self.fusion.uses_cls and (config.num_classes > 0 or config.fusion in ("cls", "concat"))
-        self.has_cls_pooler = self.needs_cls and config.cls_pooler_dim is not None
-        if config.cls_pooler_dim is not None and self.needs_cls:
+        if self._reads_cls and config.cls_pooler_dim is not None:
             cls_dim = config.cls_pooler_dim
             self.dense = nn.Linear(config.embed_dim, cls_dim)
             self.cls_activation = ACTIVATIONS[config.cls_pooler_activation]()
@@ -60,16 +63,27 @@ class ClassificationHead(nn.Module):
             self.pool = create_pooling(config)
             self.drop = nn.Dropout(config.drop_rate)
             word_dim = self.pool.out_dim
+        cls, words = torch.empty(0, cls_dim), torch.empty(0, word_dim)
+        self.num_features = self.fusion.features(cls, words).shape[-1]
         if config.num_classes > 0:
-            for name, size in self.fusion.layer_sizes(self.cls_layer, cls_dim, word_dim).items():
-                setattr(self, name, nn.Linear(size, config.num_classes))
-        self.num_features = {"concat": cls_dim + word_dim, "cls": cls_dim}.get(config.fusion, word_dim)
+            for name, vector in self.fusion.inputs(cls, words).items():
+                self.add_module(name, nn.Linear(vector.shape[-1], config.num_classes))
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
         cls, words = self._represent(tokens, padding_mask)
         if self.config.num_classes == 0:
             return self.fusion.features(cls, words)
-        return self.fusion.logits(self, cls, words)
+        logits = {name: self.get_submodule(name)(vector) for name, vector in self.fusion.inputs(cls, words).items()}
+        return self.fusion.combine(logits, self.training)
+
+    def features(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """The vector before the classifiers, which a head without classes returns.
+
+        Shape:
+            As :meth:`forward` -> (B, num_features): the pooled words, [cls, words] for ``concat``, or the class token's
+            vector for ``cls``.
+        """
+        return self.fusion.features(*self._represent(tokens, padding_mask))
 
     def contributions(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Contributions:
         """Split the logits into what the class token and what the words say; their sum is the logit.
@@ -85,30 +99,34 @@ class ClassificationHead(nn.Module):
                 f"the logits of fusion={self.config.fusion!r} with {self.config.num_classes} classes do not split "
                 "into a class token and a word part"
             )
-        return Contributions(*self.fusion.parts(self, *self._represent(tokens, padding_mask)))
+        classifiers = dict(self.named_children())
+        return Contributions(*self.fusion.contributions(classifiers, *self._represent(tokens, padding_mask)))
 
-    def classify(self, layer: str, features: Tensor) -> Tensor:
-        """Apply one of the head's linear classifiers by its name."""
-        logits: Tensor = self.get_submodule(layer)(features)
-        return logits
+    @property
+    def _reads_cls(self) -> bool:
+        """Whether the class token's own vector is needed; every parameter of a head gets a gradient."""
+        return self.fusion.features_use_cls or (self.fusion.uses_cls and self.config.num_classes > 0)
 
     def _represent(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The class token's vector and the pooled words, of width 0 where the fusion does not use them."""
+        """The class token's vector and the pooled words, of width 0 where they are not used."""
+        self._check(tokens, padding_mask)
+        cls = words = tokens.new_empty(tokens.shape[0], 0)
+        if self._reads_cls and self.fusion.uses_words:
+            cls, words = self.pool.split(tokens, padding_mask)
+        elif self._reads_cls:
+            cls = tokens[:, 0]
+        elif self.config.has_cls_token and not self.fusion.pools_cls:
+            words = self.pool(tokens[:, 1:], None if padding_mask is None else padding_mask[:, 1:])
+        else:
+            words = self.pool(tokens, padding_mask)
+        if self._reads_cls and self.config.cls_pooler_dim is not None:
+            cls = self.cls_drop(self.cls_activation(self.dense(self.cls_drop(cls))))
+        return cls, self.drop(words) if self.fusion.uses_words else words
+
+    def _check(self, tokens: Tensor, padding_mask: Tensor | None) -> None:
         if tokens.dim() != 3 or tokens.shape[-1] != self.config.embed_dim:
             raise ValueError(f"tokens must be (B, N, {self.config.embed_dim}), got {tuple(tokens.shape)}")
         if padding_mask is not None and padding_mask.shape != tokens.shape[:2]:
             raise ValueError(
                 f"padding_mask must be (B, N) = {tuple(tokens.shape[:2])}, got {tuple(padding_mask.shape)}"
             )
-        cls = words = tokens.new_empty(tokens.shape[0], 0)
-        if self.needs_cls and self.fusion.uses_words:
-            cls, words = self.pool.split(tokens, padding_mask)
-        elif self.needs_cls:
-            cls = tokens[:, 0]
-        elif self.config.has_cls_token and not self.fusion.pools_cls:
-            words = self.pool(tokens[:, 1:], None if padding_mask is None else padding_mask[:, 1:])
-        else:
-            words = self.pool(tokens, padding_mask)
-        if self.has_cls_pooler:
-            cls = self.cls_drop(self.cls_activation(self.dense(self.cls_drop(cls))))
-        return cls, self.drop(words) if self.fusion.uses_words else words

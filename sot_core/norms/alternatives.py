@@ -1,13 +1,12 @@
-"""Normalisations of matrices other than svPN: signed square root, layer normalisation and scales."""
+"""The normalisations that the paper compares svPN with: signed square root, layer normalisation and scales."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sot_core.power_iteration import FLOOR
-from sot_core.runtime import at_least_float32
+from sot_core.math.power_iteration import FLOOR
+from sot_core.math.precision import at_least_float32
 
 __all__ = ["ElementwisePowerNorm", "LearnableScale", "RowLayerNorm", "Scale"]
 
@@ -35,11 +34,18 @@ class ElementwisePowerNorm(nn.Module):
 
 
 class RowLayerNorm(nn.LayerNorm):
-    """Layer normalisation of each row, in the dtype of the matrix even where the module is in half precision."""
+    """Layer normalisation of each row, in the dtype of the matrix even where the module is in half precision.
+
+    Rows are divided by their largest entry first where it is above 1, so that no square overflows.
+    """
 
     def forward(self, matrix: Tensor) -> Tensor:
-        weight, bias = self.weight.to(matrix.dtype), self.bias.to(matrix.dtype)
-        return F.layer_norm(matrix, self.normalized_shape, weight, bias, self.eps)
+        scale = matrix.detach().abs().amax(dim=-1, keepdim=True).clamp_min(1.0)
+        rows = matrix / scale
+        centered = rows - rows.mean(dim=-1, keepdim=True)
+        variance = centered.square().mean(dim=-1, keepdim=True)
+        normalized: Tensor = centered * (variance + self.eps / scale / scale).rsqrt()
+        return normalized * self.weight.to(matrix.dtype) + self.bias.to(matrix.dtype)
 
 
 class Scale(nn.Module):

@@ -4,9 +4,13 @@ import logging
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sot_core.spectral import singular_value_power
-from tests.sot_core.cases import assert_close
+from sot_core.math.power_iteration import FLOOR
+from sot_core.math.svd_power import singular_value_power
+from tests.sot_core.cases import assert_close, examples
+from tests.sot_core.matrices import REPEATED, both_dtypes, rotated, unit_weights
 
 SHAPES = [(5, 3), (3, 5), (4, 4), (1, 3), (3, 1)]
 
@@ -47,6 +51,19 @@ def test_gradient_at_repeated_values_against_finite_differences(values):
     ahead, behind = (singular_value_power(matrix + sign * step * direction, 0.5) for sign in (1.0, -1.0))
     expected = ((ahead - behind) * weights).sum() / (2.0 * step)
     assert (matrix.grad * direction).sum().item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+@both_dtypes
+@examples
+@given(values=st.lists(st.sampled_from(REPEATED), min_size=3, max_size=6), alpha=st.sampled_from((0.3, 0.5, 1.0)))
+def test_repeated_values_within_the_bound(dtype, values, alpha):
+    """The gradient is made of quotients ``(f(s) +- f(t)) / (s +- t)``, none above f's slope at 0, floor^(alpha-1)."""
+    matrix = rotated(values, dtype).requires_grad_()
+    normalized = singular_value_power(matrix, alpha)
+    weights = unit_weights(matrix)
+    (normalized * weights).sum().backward()
+    assert normalized.norm() <= 1.01 * torch.tensor(values).pow(alpha).norm() + 1e-2
+    assert matrix.grad.norm() <= 1.01 * FLOOR ** (alpha - 1.0)
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-12])

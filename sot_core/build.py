@@ -1,4 +1,4 @@
-"""The one place where poolings, normalisations and fusions get their names.
+"""The tables of the poolings, normalisations and fusions by name, and what builds them from a configuration.
 
 A new part is one class and one entry here; configurations, command lines and property tests then know it.
 """
@@ -6,21 +6,36 @@ A new part is one class and one entry here; configurations, command lines and pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from sot_core.config import HeadConfig
 from sot_core.fusion import AggregateAll, ClsOnly, Concat, Fusion, SumLogits, SumLosses, WordsOnly
+from sot_core.norms.alternatives import ElementwisePowerNorm, LearnableScale, RowLayerNorm, Scale
+from sot_core.norms.svpn import SingularValuePowerNorm
 from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool, Pooling
-from sot_core.power_norm import SingularValuePowerNorm
-from sot_core.scaling import ElementwisePowerNorm, LearnableScale, RowLayerNorm, Scale
+
+if TYPE_CHECKING:
+    from sot_core.config import HeadConfig  # which reads the names from here
 
 __all__ = ["ACTIVATIONS", "FUSIONS", "NORMALIZATIONS", "POOLINGS", "create_normalization", "create_pooling"]
 
-POOLINGS: dict[str, type[Pooling]] = {
-    "mgcrp": MultiheadCrossCovariancePool,
-    "gcp": GlobalCovariancePool,
-    "gap": GlobalAveragePool,
+POOLINGS: dict[str, Callable[[HeadConfig], Pooling]] = {
+    "mgcrp": lambda config: MultiheadCrossCovariancePool(
+        config.embed_dim,
+        config.num_heads,
+        config.q_dim,
+        config.k_dim,
+        norm=create_normalization(config),
+        center=config.center,
+        projection=config.projection,
+        proj_bias=config.proj_bias,
+        recompute=config.recompute,
+    ),
+    "gcp": lambda config: GlobalCovariancePool(
+        config.embed_dim, config.q_dim, config.gcp_iters, config.center, config.projection
+    ),
+    "gap": lambda config: GlobalAveragePool(config.embed_dim),
 }
 
 NORMALIZATIONS: dict[str, Callable[[HeadConfig, int], nn.Module]] = {
@@ -35,13 +50,13 @@ NORMALIZATIONS: dict[str, Callable[[HeadConfig, int], nn.Module]] = {
     "none": lambda config, k_dim: nn.Identity(),
 }
 
-FUSIONS: dict[str, Fusion] = {
-    "sum_fc": SumLogits(),
-    "concat": Concat(),
-    "aggre_all": AggregateAll(),
-    "sum_loss": SumLosses(),
-    "words": WordsOnly(),
-    "cls": ClsOnly(),
+FUSIONS: dict[str, type[Fusion]] = {
+    "sum_fc": SumLogits,
+    "concat": Concat,
+    "aggre_all": AggregateAll,
+    "sum_loss": SumLosses,
+    "words": WordsOnly,
+    "cls": ClsOnly,
 }
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU, "relu": nn.ReLU, "none": nn.Identity}
@@ -49,7 +64,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU, "re
 
 def create_pooling(config: HeadConfig) -> Pooling:
     """The pooling of the word tokens that ``config`` names."""
-    return POOLINGS[config.pooling].from_config(config)
+    return POOLINGS[config.pooling](config)
 
 
 def create_normalization(config: HeadConfig) -> nn.Module:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sot_core.power_iteration import FLOOR
-from sot_core.runtime import no_autocast
+from sot_core.math.power_iteration import FLOOR
+from sot_core.math.precision import no_autocast
 
 __all__ = ["singular_value_power"]
 

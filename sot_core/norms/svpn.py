@@ -10,9 +10,9 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from sot_core.power_iteration import FLOOR, leading_triple, scale_by_leading_value
-from sot_core.runtime import at_least_float32, no_autocast
-from sot_core.spectral import singular_value_power
+from sot_core.math.power_iteration import FLOOR, leading_triple, scale_by_leading_value
+from sot_core.math.precision import at_least_float32, no_autocast
+from sot_core.math.svd_power import singular_value_power
 
 __all__ = ["SingularValuePowerNorm", "check_power_norm", "singular_value_power_norm"]
 

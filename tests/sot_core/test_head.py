@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from sot_core import ClassificationHead, HeadConfig, factory, projection, published
-from sot_core.factory import FUSIONS
+from sot_core import ClassificationHead, HeadConfig, build, projection, published_form, published_heads
+from sot_core.build import FUSIONS
 from tests.sot_core.cases import WORDS, all_heads, all_words, assert_close, head, total
 
 TOKENS = torch.randn(4, 9, 12, generator=torch.Generator().manual_seed(3))
@@ -191,11 +191,11 @@ def test_two_heads_of_one_configuration_share_nothing(words):
 
 
 def test_building_and_running_heads_leaves_the_modules_as_they_were():
-    modules = (factory, published, projection)
+    modules = (build, published_form, published_heads, projection)
     state = [{name: repr(value) for name, value in vars(module).items()} for module in modules]
     for words in WORDS:
         head(words)(TOKENS).sum().backward()
-    published.Classifier({"type": "MGCrP", "args": {"dim": 12}}, 3)(TOKENS)
+    published_heads.Classifier({"type": "MGCrP", "args": {"dim": 12}}, 3)(TOKENS)
     assert [{name: repr(value) for name, value in vars(module).items()} for module in modules] == state
 
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sot_core.runtime import is_recorded, no_autocast
+from sot_core.math.eager import is_recorded
+from sot_core.math.precision import no_autocast
 
 __all__ = ["FLOOR", "START_FLOOR", "leading_triple", "scale_by_leading_value"]
 

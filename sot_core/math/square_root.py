@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from sot_core.power_iteration import FLOOR
-from sot_core.runtime import at_least_float32, no_autocast
+from sot_core.math.power_iteration import FLOOR
+from sot_core.math.precision import at_least_float32, no_autocast
 
 __all__ = ["matrix_square_root"]
 
