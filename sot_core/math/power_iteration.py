@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sot_core.math.eager import is_recorded
+from sot_core.math.eager import can_read_values, is_recorded
 from sot_core.math.precision import no_autocast
 
 __all__ = ["FLOOR", "START_FLOOR", "leading_triple", "scale_by_leading_value"]
@@ -74,7 +74,7 @@ class _ScaleByLeadingValue(torch.autograd.Function):
         scale, begin, steps = _iterate(matrix, start, num_iters)
         s = steps[-1] * scale
         factor = s.clamp_min(floor).pow(alpha - 1.0)
-        ctx.save_for_backward(matrix, start, scale, s, factor, *begin, *steps)
+        ctx.save_for_backward(matrix, start, scale, s, factor, begin.vector, begin.keep, begin.row, *steps)
         ctx.alpha, ctx.num_iters, ctx.floor = alpha, num_iters, floor
         return matrix * factor
 
@@ -98,14 +98,14 @@ def _differentiate(
     s: Tensor,
     factor: Tensor,
     first: Tensor,
-    row: Tensor,
     keep: Tensor,
+    row: Tensor | None,
     *steps: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the matrix and of the start vector."""
     slope = torch.where(s > ctx.floor, factor * (ctx.alpha - 1.0) / s, 0.0)
     grad_s = (grad * matrix).sum(dim=(-2, -1), keepdim=True) * slope
-    starts = [first, *steps[2::4]]
+    starts = [first.expand_as(steps[2]), *steps[2::4]]
     lefts, rights = [], []  # the gradient through s is the sum of left @ right
     right = grad_s * steps[-2]
     for i in reversed(range(ctx.num_iters)):
@@ -117,45 +117,51 @@ def _differentiate(
         if i > 0:
             right = _unit_gradient(grad_v, *steps[4 * i - 2 : 4 * i]) / scale
     grad_matrix = (torch.cat(lefts, dim=-1) @ torch.cat(rights, dim=-2)).addcmul_(grad, factor)
-    grad_matrix.scatter_add_(-2, row, grad_v.masked_fill(keep, 0.0) / scale)
-    grad_start = grad_v.masked_fill(~keep, 0.0).flatten(0, -2).sum(dim=0)
-    return grad_matrix, grad_start
+    if row is not None:
+        grad_matrix.scatter_add_(-2, row, grad_v.masked_fill(keep, 0.0) / scale)
+        grad_v = grad_v.masked_fill(~keep, 0.0)
+    return grad_matrix, grad_v.flatten(0, -2).sum(dim=0)
 
 
 class _Begin(NamedTuple):
     """Where each matrix's iteration begins.
 
     Attributes:
-        vector: v_0, (..., 1, k).
-        row: Index of the row with the largest entry, repeated for :func:`torch.gather`, (..., 1, k).
-        keep: Whether v_0 is the start vector and not that row, (..., 1, 1).
+        vector: v_0, (1, k) or (..., 1, k).
+        image: ``Q v_0`` over the scale, (..., q, 1).
+        keep: Whether v_0 is the start vector and not a row, (..., 1, 1).
+        row: Index of that row, repeated for :func:`torch.gather`, (..., 1, k); None where all matrices keep the start
+            vector and that could be seen without waiting for a GPU.
     """
 
     vector: Tensor
-    row: Tensor
+    image: Tensor
     keep: Tensor
+    row: Tensor | None
 
 
 def _iterate(matrix: Tensor, start: Tensor, num_iters: int) -> tuple[Tensor, _Begin, list[Tensor]]:
     """The scale, where it begins, and u with its length and v with its length for each iteration."""
-    largest = matrix.detach().abs().amax(dim=-1, keepdim=True)
-    scale = largest.amax(dim=-2, keepdim=True).clamp_min(FLOOR)
-    begin = _begin(matrix, start, scale, largest)
+    scale = matrix.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp_min(FLOOR)
+    begin = _begin(matrix, start, scale)
     steps: list[Tensor] = []
-    v = begin.vector
-    for _ in range(num_iters):
-        u, u_length = _unit(matrix @ v.mT / scale)
+    for i in range(num_iters):
+        u, u_length = _unit(matrix @ steps[-2].mT / scale if i > 0 else begin.image)
         v, v_length = _unit(u.mT @ matrix / scale)
         steps += [u, u_length, v, v_length]
     return scale, begin, steps
 
 
-def _begin(matrix: Tensor, start: Tensor, scale: Tensor, largest: Tensor) -> _Begin:
-    row = largest.argmax(dim=-2, keepdim=True).expand(*matrix.shape[:-2], 1, matrix.shape[-1])
-    with torch.no_grad():
-        left = torch.linalg.vector_norm(matrix @ start.unsqueeze(-1) / scale, dim=-2, keepdim=True)
-        keep = left >= (START_FLOOR * torch.linalg.vector_norm(start)).clamp_min(FLOOR)
-    return _Begin(torch.where(keep, start, matrix.gather(-2, row) / scale), row, keep)
+def _begin(matrix: Tensor, start: Tensor, scale: Tensor) -> _Begin:
+    image = matrix @ start.unsqueeze(-1) / scale
+    floor = (START_FLOOR * torch.linalg.vector_norm(start.detach())).clamp_min(FLOOR)
+    keep = torch.linalg.vector_norm(image.detach(), dim=(-2, -1), keepdim=True) >= floor
+    if can_read_values(keep) and keep.all().item():
+        return _Begin(start.unsqueeze(0), image, keep, None)
+    row = matrix.detach().abs().amax(dim=-1, keepdim=True).argmax(dim=-2, keepdim=True)
+    row = row.expand(*matrix.shape[:-2], 1, matrix.shape[-1])
+    vector = torch.where(keep, start, matrix.gather(-2, row) / scale)
+    return _Begin(vector, matrix @ vector.mT / scale, keep, row)
 
 
 def _unit(vector: Tensor) -> tuple[Tensor, Tensor]:

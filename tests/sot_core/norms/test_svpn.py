@@ -28,10 +28,12 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
 
 from sot_core import singular_value_power_norm
+from sot_core.math import power_iteration
 from sot_core.math.power_iteration import FLOOR, START_FLOOR
-from tests.sot_core.cases import examples
+from tests.sot_core.cases import assert_close, examples
 from tests.sot_core.matrices import REPEATED, both_dtypes, rotation
 
 
@@ -126,3 +128,35 @@ def test_rotated_matrices(dtype, residual_eps, num_values, num_iters, values, ro
         start = 0.0 * start if towards == -1 else v[min(towards, count - 1)]
     weights = torch.randn(matrix.shape, generator=generator)
     check(matrix.to(dtype), start, weights, alpha, num_values, num_iters, residual_eps)
+
+
+@pytest.mark.parametrize("num_values, num_iters", [(1, 1), (1, 3), (3, 2)])
+def test_the_same_whether_or_not_values_may_be_read(num_values, num_iters, monkeypatch):
+    """Where all matrices keep the start vector, and it can be seen, the other vectors are not computed."""
+    matrix = torch.randn(4, 5, 6, dtype=torch.float64, requires_grad=True)
+    start = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for can_read in (True, False):
+        monkeypatch.setattr(power_iteration, "can_read_values", lambda tensor, can_read=can_read: can_read)
+        normalized = singular_value_power_norm(matrix, start, 0.5, num_values, num_iters)
+        found.append((normalized, *torch.autograd.grad(normalized.sin().sum(), (matrix, start))))
+    for actual, expected in zip(*found, strict=True):
+        assert_close(actual, expected, rtol=1e-12)
+
+
+def test_a_start_vector_that_a_matrix_maps_to_nothing_spoils_only_its_own_gradient():
+    """The matrix of rank one whose rows are orthogonal to the start vector gets its exact norm, and no more."""
+    start = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    orthogonal = torch.outer(torch.tensor([3.0, 4.0]), torch.tensor([1.0, -1.0, 0.0])).double()
+    matrix = torch.stack([orthogonal, torch.randn(2, 3, dtype=torch.float64)])
+    normalized = singular_value_power_norm(matrix, start)
+    assert_close(normalized[0], orthogonal / torch.linalg.matrix_norm(orthogonal, 2).sqrt(), rtol=1e-12)
+    (grad,) = torch.autograd.grad(normalized.sin().sum(), start)
+    (alone,) = torch.autograd.grad(singular_value_power_norm(matrix[1:], start).sin().sum(), start)
+    assert_close(grad, alone, rtol=1e-12)
+    assert gradcheck(lambda matrix: singular_value_power_norm(matrix, start.detach()), matrix.clone().requires_grad_())
+    assert gradgradcheck(
+        lambda matrix: singular_value_power_norm(matrix, start.detach()),
+        matrix.clone().requires_grad_(),
+        fast_mode=True,
+    )
