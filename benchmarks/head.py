@@ -4,8 +4,8 @@ One step is a head alone: forward, cross entropy, backward to the tokens and all
 GPU bf16 tokens under bf16 autocast.
 
 - Padding: sentences of lengths drawn evenly, the first one full; ``--padding`` says which shares of it are measured.
-- Time: median over the repetitions; the contenders take turns in each. With one CPU thread the thread's CPU time, which
-  other work on the machine changes least, else the wall time.
+- Time: median over the repetitions, more of them for short steps; the contenders take turns in each. With one CPU
+  thread it is the CPU time of that thread, which other work on the machine changes least, else the wall time.
 - Extra memory: the peak during a step minus what was allocated before it (parameters and tokens, no gradients). On the
   CPU the allocator's record (``torch.profiler``) is summed up, on a GPU ``torch.cuda.max_memory_allocated`` says.
 - Working memory: the same without the gradients that the step leaves behind, which every head needs alike.
@@ -204,6 +204,7 @@ def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int
     contenders = {name: Contender(head.to(device), shape, device, compiled, padding) for name, head in heads.items()}
     logits = {name: contender.step() for name, contender in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    repetitions = max(repetitions, min(20 * repetitions, int(1.0 / contenders["naive"].seconds())))
     for i in range(repetitions):
         for name in sorted(contenders, reverse=i % 2 == 1):
             times[name].append(contenders[name].seconds())

@@ -19,7 +19,7 @@ from sot_core.projection import LinearProjection, create_projection
 
 __all__ = ["GlobalAveragePool", "GlobalCovariancePool", "MultiheadCrossCovariancePool", "Pooling"]
 
-PART_BYTES = 2**20  # of projected tokens that `recompute` makes at a time
+PART_BYTES = 2 * 2**20  # of projected tokens that `recompute` makes at a time
 
 
 class Pooling(nn.Module):

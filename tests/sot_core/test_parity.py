@@ -7,7 +7,7 @@ Exceptions, one by one:
   symmetrisation, where both agree.
 - ``self_*`` (covariance.npz) and classifier_gcp_patched.npz: the published self-covariance divides by the channel count
   d instead of the n tokens; compared up to that factor.
-- svNum >= 2 with iterNum = 1 has no golden values, being ill-posed; here it is an error (test_power_norm.py).
+- svNum >= 2 with iterNum = 1 has no golden values, being ill-posed; here it is an error (test_errors.py).
 """
 
 import pytest
