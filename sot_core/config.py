@@ -41,8 +41,9 @@ class HeadConfig:
         projection: Projection before a second-order pooling: ``linear`` or ``batch_norm_relu``.
         proj_bias: Whether MGCrP's linear projection has a bias.
         drop_rate: Dropout on the pooled words, fraction in [0, 1).
-        recompute: Project the tokens again in MGCrP's backward pass instead of keeping the projection: less memory
-            for more time; without effect on results, under ``torch.compile`` or on ``batch_norm_relu``.
+        recompute: Project the tokens again in MGCrP's backward pass instead of keeping the projection: more time, and
+            less memory if the projection is about as wide as the tokens and the batch is large. Ignored under
+            ``torch.compile`` and by ``batch_norm_relu``.
         has_cls_token: Whether index 0 of the tokens is the class token; False needs ``fusion="words"``.
         cls_pooler_dim: Width of a dense layer between the class token and its classifier, as text models have it
             (submodules ``dense`` and ``out_proj``); None: a plain linear layer on the token (``cls_fc``).

@@ -161,7 +161,8 @@ def _begin(matrix: Tensor, start: Tensor, scale: Tensor) -> _Begin:
     row = matrix.detach().abs().amax(dim=-1, keepdim=True).argmax(dim=-2, keepdim=True)
     row = row.expand(*matrix.shape[:-2], 1, matrix.shape[-1])
     vector = torch.where(keep, start, matrix.gather(-2, row) / scale)
-    return _Begin(vector, matrix @ vector.mT / scale, keep, row)
+    image = torch.where(keep, image, matrix @ vector.mT / scale)  # to the bit what it is without the other matrices
+    return _Begin(vector, image, keep, row)
 
 
 def _unit(vector: Tensor) -> tuple[Tensor, Tensor]:

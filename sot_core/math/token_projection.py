@@ -71,7 +71,8 @@ class _ProjectTokens(torch.autograd.Function):
             else:
                 projected = F.linear(rows.to(weight.dtype), weight, bias)
             if mask is not None and valid is None:
-                ctx.must_clear = not (can_read_values(projected) and projected.sum().isfinite().item())
+                is_finite = can_read_values(projected) and projected.sum().isfinite().item()
+                ctx.must_clear = ctx.needs_input_grad[1] and not is_finite
                 projected.masked_fill_(mask.reshape(-1, 1), 0.0)
         ctx.save_for_backward(tokens, weight, mask)
         ctx.num_prefix, ctx.packs = num_prefix, valid is not None

@@ -70,7 +70,7 @@ def singular_value_power_norm(
         for _ in range(rank - merge):
             u, s, v = leading_triple(residual, start, num_iters)
             is_zero = torch.linalg.vector_norm(residual.detach(), dim=(-2, -1), keepdim=True) <= floor
-            part = torch.where(is_zero, residual, s * (u * v))
+            part = torch.where(is_zero, residual, s * (u * v))  # what is only noise is raised linearly, as a whole
             terms.append(part * s.clamp_min(floor).pow(alpha - 1.0))
             residual = residual - part
         if merge:

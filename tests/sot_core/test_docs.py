@@ -46,13 +46,17 @@ def test_the_benchmark_prints_a_table():
         assert float(row[-1].strip(" |")) < 1e-4  # the same logits
 
 
-def test_the_benchmarks_heads_are_those_of_the_library():
+@pytest.mark.parametrize("padding", [0.0, 0.1, 0.4])
+def test_the_benchmarks_heads_are_those_of_the_library(padding):
     from benchmarks.head import Contender, Shape, make_heads
 
     shape = Shape(3, 9, 16, 2, 5, 4)
     steps = {}
     for name, head in make_heads(shape).items():
-        contender = Contender(head, shape, torch.device("cpu"), compiled=False)
+        contender = Contender(head, shape, torch.device("cpu"), False, padding)
+        assert padding == (
+            0.0 if contender.mask is None else pytest.approx(contender.mask.float().mean().item(), abs=0.1)
+        )
         steps[name] = (contender.step(), contender.tokens.grad)
         assert contender.extra_bytes() > contender.gradient_bytes() > 0
     for name in ("sot_core", "sot_core, recompute"):
