@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser
+from vision.cli.config_file import Parser
+from vision.cli.device import default_workers
+from vision.cli.options import non_negative_int
 from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
 from vision.data.images import ImageError, read_image
-from vision.device import default_workers
-from vision.options import non_negative_int
 
 
 class _Readings(Dataset[str]):

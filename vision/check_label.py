@@ -20,11 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers
+from vision.cli.options import add_source_options, non_negative_int
 from vision.data import open_source
-from vision.data.token_labels import LabelMap, LabelMaps, open_label_maps
-from vision.device import default_workers
-from vision.options import add_source_options, non_negative_int
+from vision.token_label.read_maps import LabelMap, LabelMaps, open_label_maps
 
 _WEAK = 0.1  # of the way from chance to perfect agreement
 _MANY_NEGATIVE = 0.1  # of the places

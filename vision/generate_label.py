@@ -36,21 +36,21 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
-from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
-from vision.data.label_parts import LabelParts
-from vision.data.label_writers import write_label_maps, write_torch_maps
-from vision.data.token_labels import HALF_LIMIT, LabelMap, torch_file
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.options import (
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, memory_format, mixed_precision
+from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
     add_image_options,
     add_source_options,
     positive_int,
 )
-from vision.place_scores import PlaceScores
-from vision.trained import TrainedModel, load_trained
+from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
+from vision.evaluation.load_trained import TrainedModel, load_trained
+from vision.token_label.map_parts import LabelParts
+from vision.token_label.place_scores import PlaceScores
+from vision.token_label.read_maps import HALF_LIMIT, LabelMap, torch_file
+from vision.token_label.write_maps import write_label_maps, write_torch_maps
 
 _WRITERS = {"folder": write_label_maps, "torch": write_torch_maps}
 

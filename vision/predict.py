@@ -23,13 +23,13 @@ from PIL import Image
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, memory_format, mixed_precision
+from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names
 from vision.data.files import is_image_name, open_tree
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
-from vision.trained import TrainedModel, load_trained
+from vision.evaluation.load_trained import TrainedModel, load_trained
 
 
 class PathSource:

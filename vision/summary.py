@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from sot_base.errors import run_main
 from sot_core.options import HEAD_OPTIONS, add_head_options
 from sot_core.pooling import Pooling
-from vision.build import build_model, model_recipe
-from vision.config_file import Parser
+from vision.cli.config_file import Parser
+from vision.cli.options import given_head_settings, positive_int
+from vision.models.build import build_model, model_recipe
 from vision.models.sizes import PUBLISHED_SIZES
-from vision.options import given_head_settings, positive_int
 
 __all__ = ["Part", "count_parts", "format_all", "format_parts", "main"]
 

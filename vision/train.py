@@ -29,20 +29,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sot_base.errors import UsageError, run_main
-from vision.checkpoints import Saver, read_checkpoint
-from vision.config_file import parse_args
-from vision.create_trainer import create_trainer
+from vision.cli.config_file import parse_args
+from vision.cli.options import train_parser
+from vision.cli.resolve_options import choose_folder, find_resume, plain_options
+from vision.cli.run_files import RunLog, draw_curves, write_options
 from vision.data import BadImages, ImageSet, create_eval_loader
-from vision.demo import run_demo
-from vision.dry_run import first_loss, print_dry_run
-from vision.engine import evaluate, train_one_epoch
-from vision.finite import NonFiniteError, check_parameters
-from vision.metrics import ClassEvaluator
-from vision.options import train_parser
-from vision.resolve import choose_folder, find_resume, plain_options
-from vision.run_log import RunLog, draw_curves, write_options
-from vision.session import Session, open_session
-from vision.trainer import Progress, Trainer
+from vision.evaluation.dry_run import first_loss, print_dry_run
+from vision.evaluation.metrics import ClassEvaluator
+from vision.models.weights.read import Saver, read_checkpoint
+from vision.training.build_trainer import create_trainer
+from vision.training.demo import run_demo
+from vision.training.epoch import evaluate, train_one_epoch
+from vision.training.finite import NonFiniteError, check_parameters
+from vision.training.session import Session, open_session
+from vision.training.trainer import Progress, Trainer
 from vision.validate import validate, validate_parser
 
 _logger = logging.getLogger("vision.train")

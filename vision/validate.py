@@ -22,24 +22,24 @@ import torch.distributed as dist
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
-from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
-from vision.data.classes import imagenet_a_names
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.dry_run import first_loss, print_dry_run
-from vision.engine import evaluate
-from vision.metrics import ClassEvaluator, draw_confusion
-from vision.options import (
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, memory_format, mixed_precision
+from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
     add_dry_run,
     add_image_options,
     add_source_options,
 )
-from vision.real_labels import RealLabels
-from vision.resolve import plain_options
-from vision.run_log import write_rows
-from vision.trained import load_trained
+from vision.cli.resolve_options import plain_options
+from vision.cli.run_files import write_rows
+from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
+from vision.data.classes import imagenet_a_names
+from vision.evaluation.dry_run import first_loss, print_dry_run
+from vision.evaluation.load_trained import load_trained
+from vision.evaluation.metrics import ClassEvaluator, draw_confusion
+from vision.evaluation.real_labels import RealLabels
+from vision.training.epoch import evaluate
 
 
 def validate_parser() -> Parser:

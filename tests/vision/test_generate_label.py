@@ -16,7 +16,7 @@ from tests.vision.conftest import make_image, make_split
 from tests.vision.test_distributed import torchrun
 from vision import generate_label as module
 from vision.data import eval_transform, open_source
-from vision.data.token_labels import open_label_maps
+from vision.token_label.read_maps import open_label_maps
 
 CLASSES = ["cat", "dog", "owl"]
 QUICK = ("--device", "cpu", "-j", "0")

@@ -6,9 +6,9 @@ import torch
 import yaml
 
 from tests.vision.conftest import assert_same_state, load, make_split, rows, weights
-from vision.config_file import parse_args
-from vision.options import train_parser
-from vision.trained import load_trained
+from vision.cli.config_file import parse_args
+from vision.cli.options import train_parser
+from vision.evaluation.load_trained import load_trained
 from vision.validate import validate_parser
 
 

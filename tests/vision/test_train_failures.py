@@ -8,12 +8,12 @@ import torch
 
 from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_split, rows
-from vision.finite import NonFiniteError
+from vision.training.finite import NonFiniteError
 
 
 def test_inf_in_one_image_stops_with_the_last_good_checkpoint(images, train, monkeypatch, tmp_path):
     train(images, "--epochs", 1, "-b", 4)
-    from vision import engine
+    from vision.training import epoch as engine
 
     step = engine._train_step
 

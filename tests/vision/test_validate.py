@@ -10,11 +10,11 @@ import torch
 
 from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_image, make_split, rows, save_imagenet_model
-from tests.vision.test_published import published_names
+from tests.vision.models.weights.test_published_names import published_names
 from vision import validate as module
-from vision.config_file import parse_args
+from vision.cli.config_file import parse_args
 from vision.data.classes import imagenet_a_names, imagenet_names
-from vision.metrics import ClassEvaluator
+from vision.evaluation.metrics import ClassEvaluator
 
 QUICK = ("--device", "cpu", "-j", "0")
 

@@ -20,7 +20,7 @@ from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, ImageSet
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
-from vision.data.token_label_set import TokenLabelSet, collate_token_labels
+from vision.token_label.dataset import TokenLabelSet, collate_token_labels
 
 __all__ = ["BadImages", "create_eval_loader", "create_train_loader", "eval_transform"]
 

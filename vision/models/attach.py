@@ -12,7 +12,7 @@ from torch import nn
 from sot_core import HeadConfig
 from vision.models.dense_mixin import DenseMixin, choose_head_class, resolve_dense, supports_dense
 from vision.models.head_mixin import HeadMixin, count_prefix_tokens, has_cls_token, resolve_head_config
-from vision.models.probe import feature_shape, parameters_without_gradient
+from vision.models.meta_device import feature_shape, parameters_without_gradient
 
 __all__ = ["attach_head"]
 

@@ -36,7 +36,7 @@ class HeadMixin:
         head: The head; ``head.config`` describes it in plain values.
         token_layout: How ``forward_features`` gives its output: ``NLC``, ``NHWC`` or ``NCHW``.
         head_class: Class of the head.
-        published_family: Whose published names checkpoints may have, see `vision.models.published`.
+        published_family: Whose published names checkpoints may have, see `vision.models.weights.published_names`.
         returns_tokens: Whether ``reset_classifier(0, "")`` has taken the head out of the forward pass.
         num_classes: Classes K.
         head_hidden_size: Width of the features before the classifiers.

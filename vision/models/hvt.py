@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from sot_core import ClassificationHead
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.published import checkpoint_filter_fn
 from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
+from vision.models.weights.published_names import checkpoint_filter_fn
 
 __all__ = ["HVT", "HVTBlock"]
 

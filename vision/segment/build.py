@@ -14,14 +14,14 @@ from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
-from vision.build import build_model, check_model_name
-from vision.checkpoints import load_state, read_checkpoint
-from vision.models.checkpoint import fit_state_dict, read_state_dict, square_grid
+from vision.models.build import build_model, check_model_name
 from vision.models.hvt import HVT
-from vision.models.published import convert_published, is_published
+from vision.models.weights.fit import fit_state_dict, read_state_dict, square_grid
+from vision.models.weights.published_names import convert_published, is_published
+from vision.models.weights.read import load_state, read_checkpoint
 from vision.segment.labels import ADE20K, LabelRules
+from vision.segment.mmseg_names import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
 from vision.segment.model import Encoder, UperNet
-from vision.segment.published import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, load_mmseg, mmseg_recipe
 
 __all__ = [
     "DROP_PATH",

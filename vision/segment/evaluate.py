@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_base.errors import UsageError
-from vision.device import mixed_precision
+from vision.cli.device import mixed_precision
 from vision.segment.build import Segmenter
 from vision.segment.dataset import normalize
 from vision.segment.inference import Inference
@@ -77,7 +77,7 @@ def as_trained(args: Any, trained: Segmenter, device: torch.device) -> Inference
     """How the options ask for inference; what they leave open is as in the model's training, precision included.
 
     Args:
-        args: The options of `vision.segment.options.add_inference_options` and `vision.options.add_device_options`.
+        args: The options of `vision.segment.options.add_inference_options` and `vision.cli.options.add_device_options`.
         trained: The model.
         device: Where to compute.
     """

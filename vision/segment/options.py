@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from sot_base.errors import UsageError
-from vision.config_file import Parser
-from vision.options import (
+from vision.cli.config_file import Parser
+from vision.cli.options import (
     KeyValues,
     add_device_options,
     add_dry_run,

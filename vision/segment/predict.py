@@ -21,13 +21,13 @@ from tqdm import tqdm
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import init_device, memory_format
+from vision.cli.options import add_device_options
 from vision.data import BadImages
 from vision.data.dataset import BadImage
 from vision.data.files import is_image_name, open_tree
 from vision.data.images import ImageError, read_image
-from vision.device import init_device, memory_format
-from vision.options import add_device_options
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import normalize
 from vision.segment.evaluate import as_trained

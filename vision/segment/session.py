@@ -13,19 +13,19 @@ from timm.data import resolve_data_config
 from timm.utils import random_seed
 
 from sot_base.errors import UsageError
-from vision.checkpoints import load_state
+from vision.cli.device import memory_format, mixed_precision
+from vision.cli.resolve_options import plain_options
 from vision.data import BadImages
-from vision.device import memory_format, mixed_precision
-from vision.models.checkpoint import read_state_dict
-from vision.resolve import plain_options
+from vision.models.weights.fit import read_state_dict
+from vision.models.weights.read import load_state
 from vision.segment.build import build_segmenter, complete_recipe, load_backbone, load_pretrained
 from vision.segment.dataset import PairSet, normalize, train_loader
 from vision.segment.files import PairSource, read_class_names
 from vision.segment.labels import LabelRules
 from vision.segment.loss import SegmentationLoss
+from vision.segment.mmseg_names import LoadReport, is_mmseg, load_fitting, load_mmseg
 from vision.segment.model import UperNet
 from vision.segment.options import given_recipe
-from vision.segment.published import LoadReport, is_mmseg, load_fitting, load_mmseg
 from vision.segment.run_state import check_same_run
 from vision.segment.transforms import train_transform
 

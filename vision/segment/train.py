@@ -23,15 +23,13 @@ from timm.scheduler import create_scheduler_v2
 from torch.nn.parallel import DistributedDataParallel
 
 from sot_base.errors import UsageError, run_main
-from vision.batch_norm import synchronize_batch_norm
-from vision.checkpoints import load_state, read_checkpoint
-from vision.config_file import parse_args
+from vision.cli.config_file import parse_args
+from vision.cli.device import default_workers, init_device, memory_format, mixed_precision
+from vision.cli.resolve_options import choose_folder, find_resume, plain_options
+from vision.cli.run_files import write_options, write_rows
 from vision.data import BadImages
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.dry_run import print_dry_run
-from vision.finite import NonFiniteError, check_parameters
-from vision.resolve import choose_folder, find_resume, plain_options
-from vision.run_log import write_options, write_rows
+from vision.evaluation.dry_run import print_dry_run
+from vision.models.weights.read import load_state, read_checkpoint
 from vision.segment.dataset import eval_loader, train_loader
 from vision.segment.evaluate import evaluate, inference_options
 from vision.segment.loss import SegmentationLoss
@@ -40,7 +38,9 @@ from vision.segment.options import check_options, train_parser
 from vision.segment.run_state import RunState, save_checkpoint
 from vision.segment.session import Session, first_loss, open_session
 from vision.segment.trainer import Trainer
-from vision.task import create_optimizer
+from vision.training.batch_norm import synchronize_batch_norm
+from vision.training.finite import NonFiniteError, check_parameters
+from vision.training.task import create_optimizer
 
 _logger = logging.getLogger("vision.segment.train")
 

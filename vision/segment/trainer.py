@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_base.errors import UsageError
-from vision.batch_norm import single_values_evaluated
-from vision.finite import NonFiniteError, find_culprit
 from vision.segment.dataset import normalize
 from vision.segment.loss import SegmentationLoss
 from vision.segment.run_state import RunState
+from vision.training.batch_norm import single_values_evaluated
+from vision.training.finite import NonFiniteError, find_culprit
 
 __all__ = ["Trainer"]
 

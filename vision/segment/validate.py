@@ -22,13 +22,13 @@ import torch.distributed as dist
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, memory_format
+from vision.cli.options import add_device_options, add_dry_run
+from vision.cli.resolve_options import plain_options
+from vision.cli.run_files import write_rows
 from vision.data import BadImages
-from vision.device import default_workers, init_device, memory_format
-from vision.dry_run import print_dry_run
-from vision.options import add_device_options, add_dry_run
-from vision.resolve import plain_options
-from vision.run_log import write_rows
+from vision.evaluation.dry_run import print_dry_run
 from vision.segment.build import load_segmenter
 from vision.segment.dataset import PairSet, eval_loader
 from vision.segment.evaluate import as_trained, evaluate, first_loss

@@ -8,12 +8,12 @@ import torch
 from timm.layers import resample_abs_pos_embed
 
 from sot_base.errors import UsageError
+from tests.vision.models.test_lvvit import published_names
 from tests.vision.segment.conftest import RECIPE
 from tests.vision.segment.mmseg import mmseg_shapes, mmseg_state
-from tests.vision.test_lvvit import published_names
 from vision.segment import build_segmenter, load_backbone, load_segmenter
 from vision.segment.build import complete_recipe, load_pretrained
-from vision.segment.published import from_mmseg, is_mmseg, load_mmseg, mmseg_recipe
+from vision.segment.mmseg_names import from_mmseg, is_mmseg, load_mmseg, mmseg_recipe
 from vision.segment.session import load_initial
 
 

@@ -19,9 +19,9 @@ from tests.vision.conftest import assert_same_state, load, weights
 from tests.vision.segment.conftest import RECIPE, TINY, make_pair, make_set, rows
 from tests.vision.segment.mmseg import mmseg_state
 from tests.vision.test_distributed import torchrun
-from vision.finite import NonFiniteError
 from vision.segment import predict, validate
 from vision.segment.palette import bit_palette
+from vision.training.finite import NonFiniteError
 
 SHORT = ("-b", 2, "--steps", 4, "--val-steps", 2)
 

@@ -21,7 +21,7 @@ from vision.segment.loss import SegmentationLoss
 from vision.segment.predict import plan_results
 from vision.segment.train import main
 from vision.segment.transforms import RandomShortSide
-from vision.task import create_optimizer
+from vision.training.task import create_optimizer
 from vision.validate import main as validate_classifier
 
 SHORT = ("-b", 2, "--steps", 4, "--val-steps", 2)
