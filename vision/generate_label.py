@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, memory_format, mixed_precision
+from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
 from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
@@ -93,13 +93,10 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+@leave_process_group()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and make the maps."""
-    try:
-        generate(parse_args(label_parser(), argv))
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    generate(parse_args(label_parser(), argv))
 
 
 def generate(args: Namespace) -> None:
@@ -111,10 +108,8 @@ def generate(args: Namespace) -> None:
     """
     _check_options(args)
     device = init_device(args)
-    trained = load_trained(_whole_images(args), device)
-    if args.amp is None:
-        args.amp, args.amp_dtype = trained.options.get("amp"), trained.options.get("amp_dtype", args.amp_dtype)
-    source = open_source(args.data_dir, args.train_split, args.dataset or trained.options.get("dataset"), args.download)
+    trained = load_trained(args, device)
+    source = open_source(args.data_dir, args.train_split, args.dataset or trained.dataset, args.download)
     keys = [source.key(index) for index in range(len(source.targets))]
     if args.format == "torch":
         _check_torch_format(source, keys)
@@ -140,7 +135,7 @@ class _Teacher:
 
     def __init__(self, args: Namespace, trained: TrainedModel, class_index: np.ndarray, device: torch.device) -> None:
         scores = PlaceScores(trained.model)
-        self._autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
+        self._autocast = trained.autocast
         with self._autocast():
             self.grid = scores.find_grid(trained.data_config["input_size"], trained.num_classes, device)
         self._scores: nn.Module = torch.compile(scores) if args.compile else scores
@@ -301,14 +296,10 @@ def _check_options(args: Namespace) -> None:
     for name in ("crop_pct", "crop_mode"):
         if getattr(args, name) is not None:
             raise UsageError(f"a label map covers the whole image: --{name.replace('_', '-')}; leave it out")
+    args.crop_pct, args.crop_mode = 1.0, "squash"  # the whole image, resized
     path = Path(args.output)
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise UsageError(f"something is there already: {path.absolute()}; remove it or choose another --output")
-
-
-def _whole_images(args: Namespace) -> Namespace:
-    """The options with the whole image resized; the model itself is compiled later, with its head on places."""
-    return Namespace(**{**vars(args), "crop_pct": 1.0, "crop_mode": "squash", "compile": False})
 
 
 def _check_torch_format(source: Source, keys: Sequence[str]) -> None:

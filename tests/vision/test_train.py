@@ -184,7 +184,7 @@ def test_classifiers_of_other_classes_start_afresh(images, train, tmp_path, capl
     words += ["--img-size", 32, "--epochs", 1, "--lr", 0, "--initial-checkpoint", tmp_path / "five.pth"]
     found = weights(train(images, *words))
     assert all(found[f"{name}.weight"].shape[0] == 3 for name in classifiers)
-    assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias start afresh" in caplog.text
+    assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias are re-initialised" in caplog.text
 
 
 LVVIT = ("depth=1", "embed_dim=16", "num_heads=2", "stem_width=8", "patch_size=4")

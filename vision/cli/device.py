@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from timm.utils import init_distributed_device
 
 from sot_base.errors import UsageError
 
-__all__ = ["default_workers", "init_device", "memory_format", "mixed_precision"]
+__all__ = ["Autocast", "default_workers", "init_device", "leave_process_group", "memory_format", "mixed_precision"]
+
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def init_device(args: Any) -> torch.device:
@@ -24,7 +27,7 @@ def init_device(args: Any) -> torch.device:
         args: Options with ``device``; ``rank``, ``local_rank``, ``world_size`` and ``distributed`` are added.
 
     Raises:
-        UsageError: for a device that is not there.
+        UsageError: for a device that does not exist.
     """
     args.device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -43,17 +46,25 @@ def init_device(args: Any) -> torch.device:
     return device
 
 
+@contextlib.contextmanager
+def leave_process_group() -> Iterator[None]:
+    """Leave the group of processes that `init_device` joined, however the block or the decorated function ends."""
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def default_workers(workers: int | None, world_size: int = 1) -> int:
-    """Loading processes of each process: as asked for, or one a core, up to 8."""
+    """Loading processes of each process: as given, or one for each core, up to 8."""
     if workers is not None:
         return workers
     return max(1, min(8, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", world_size))))
 
 
-def mixed_precision(
-    device: torch.device, amp: bool | None, dtype: str
-) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], torch.amp.GradScaler]:
-    """What gives the context of mixed precision, and the loss scaler, which does nothing but for float16."""
+def mixed_precision(device: torch.device, amp: bool | None, dtype: str) -> tuple[Autocast, torch.amp.GradScaler]:
+    """The context of mixed precision, and the loss scaler, which only acts in float16."""
     scaler = torch.amp.GradScaler(device.type, enabled=bool(amp) and dtype == "float16")
     if not amp:
         return contextlib.nullcontext, scaler

@@ -17,6 +17,7 @@ __all__ = [
     "add_device_options",
     "add_dry_run",
     "add_image_options",
+    "add_loading_options",
     "add_source_options",
     "given_head_settings",
     "positive_int",
@@ -108,12 +109,19 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mean", type=float, nargs="+", help="mean of each channel, images in [0, 1]")
     group.add_argument("--std", type=float, nargs="+", help="standard deviation of each channel")
     group.add_argument("-b", "--batch-size", "--b", type=positive_int, default=128, help="images a batch and process")
-    group.add_argument("-j", "--workers", type=non_negative_int, help="loading processes; default: one a core, up to 8")
+    add_loading_options(group)
+
+
+def add_loading_options(group: Any) -> None:
+    """How images are read."""
+    group.add_argument(
+        "-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8"
+    )
     group.add_argument(
         "--bad-images",
         choices=("error", "skip"),
         default="error",
-        help="unreadable files: stop, or leave them out of their batch and count them; none takes their place",
+        help="unreadable files: stop, or skip and count them; no other image takes their place",
     )
 
 

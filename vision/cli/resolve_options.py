@@ -1,25 +1,22 @@
-"""Options that follow from others, and the folder of a run."""
+"""Options that follow from others."""
 
 from __future__ import annotations
 
 import math
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
-
-from timm.utils import get_outdir
 
 from sot_base.errors import UsageError
 from vision.cli.device import default_workers
-from vision.models.weights.read import find_latest
 
-__all__ = ["choose_folder", "find_resume", "plain_options", "resolve_options"]
+__all__ = ["plain_options", "resolve_options"]
 
+_TOKEN_LABELING = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
 _RUNTIME = ("rank", "local_rank", "world_size", "distributed")
 
 
 def resolve_options(args: Namespace) -> None:
-    """Fill in the learning rate, the warm-up and the loading processes.
+    """Set the learning rate, the warm-up, the weights of token labeling's losses and the number of loading processes.
 
     Raises:
         UsageError: for options that contradict each other.
@@ -41,6 +38,7 @@ def resolve_options(args: Namespace) -> None:
             f"the warm-up of {args.warmup_epochs:g} epochs leaves none of {args.epochs}; shorten --warmup-epochs"
         )
     _check_ranges(args)
+    _resolve_token_labeling(args)
     args.workers = default_workers(args.workers, args.world_size)
 
 
@@ -54,44 +52,34 @@ def _check_ranges(args: Namespace) -> None:
             )
 
 
-def plain_options(args: Namespace) -> dict[str, Any]:
-    """The options without what belongs to the present machine."""
-    return {name: value for name, value in vars(args).items() if name not in _RUNTIME}
-
-
-def data_name(args: Namespace) -> str:
-    """What to call the data in a folder's name."""
-    return args.dataset if args.data_dir is None else Path(args.data_dir).resolve().stem
-
-
-def find_resume(args: Namespace) -> Path | None:
-    """The checkpoint to go on from, if that is asked for."""
-    if args.resume == "auto":
-        return find_latest(Path(args.output) / (args.experiment or f"{args.model}-{data_name(args)}"))
-    return Path(args.resume) if args.resume else None
-
-
-def choose_folder(args: Namespace, name: str | None = None) -> Path:
-    """Make the folder of a run: that of the resumed checkpoint, the one asked for, or a new one.
-
-    Args:
-        args: The options.
-        name: What to call a new one; None: after model and data.
-
-    Raises:
-        UsageError: if the folder that is asked for has another run's checkpoint, or cannot be made.
-    """
-    resumed = find_resume(args)
-    try:
-        if args.experiment:
-            folder = Path(get_outdir(args.output, args.experiment))
-            if resumed is None and (folder / "last.pth.tar").exists():
-                raise UsageError(f"a run is in {folder} already; add --resume, or choose another --experiment")
-            return folder
-        if resumed is not None:
-            return resumed.parent
-        return Path(get_outdir(args.output, name or f"{args.model}-{data_name(args)}", inc=True))
-    except OSError as error:
+def _resolve_token_labeling(args: Namespace) -> None:
+    ours = {"return_dense", "mix_token"} & args.model_kwargs.keys()
+    if ours:
         raise UsageError(
-            f"cannot make the output folder: {args.output} ({error.strerror}); choose another --output"
-        ) from error
+            f"--model-kwargs {min(ours)} is for token labeling: give --token-label, and --mix-token or "
+            "--no-mix-token, instead"
+        )
+    if not args.token_label:
+        values = {name.replace("_", "-"): getattr(args, name) for name in _TOKEN_LABELING}
+        given = [name for name, value in values.items() if value is not None and value is not False]
+        given += ["no-mix-token"] if args.mix_token is False else []
+        if given:
+            raise UsageError(f"--{given[0]} is for token labeling: add --token-label, or leave it out")
+        return
+    args.dense_weight = 0.5 if args.dense_weight is None else args.dense_weight
+    args.cls_weight = 1.0 if args.cls_weight is None else args.cls_weight
+    args.mix_token = args.mix_token is not False
+    if not args.dense_weight and not args.cls_weight:
+        raise UsageError("--dense-weight 0 and --cls-weight 0 leave nothing to learn; give one of them")
+    if args.token_label_data is None and args.dense_weight:
+        raise UsageError(
+            "--token-label has no label maps; give them as --token-label-data LABELS, or --dense-weight 0 to learn the "
+            "data's classes alone"
+        )
+    if args.token_label_data is None and args.ground_truth:
+        raise UsageError("--ground-truth mixes the data's classes into label maps; give --token-label-data LABELS")
+
+
+def plain_options(args: Namespace) -> dict[str, Any]:
+    """The options without those of the present process, such as its rank."""
+    return {name: value for name, value in vars(args).items() if name not in _RUNTIME}

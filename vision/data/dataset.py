@@ -1,21 +1,26 @@
-"""The data set that the loaders read: one image, transformed, with its target, or the report of a bad file."""
+"""The data set that the loaders read: an image, transformed, with its target, or the report of a bad file."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from timm.data.loader import fast_collate
+from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from vision.data.images import ImageError
 from vision.data.sources import Source
 
-__all__ = ["BadImage", "ImageSet", "SampleKey", "seeded"]
+__all__ = ["BadImage", "Batch", "ImageSet", "SampleKey", "collate", "seeded"]
+
+Batch = tuple[Tensor, Any, list["BadImage"]]
 
 
 class SampleKey(NamedTuple):
@@ -31,6 +36,20 @@ class BadImage:
 
     name: str
     reason: str
+
+
+def collate(stack: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Batch:
+    """Stack images and targets; bad images go into a list of their own. Without a good image the batch is empty.
+
+    Args:
+        stack: From samples to images and targets.
+        samples: Those of a data set.
+    """
+    bad = [sample for sample in samples if isinstance(sample, BadImage)]
+    good = [sample for sample in samples if not isinstance(sample, BadImage)]
+    if not good:
+        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
+    return *stack(good), bad
 
 
 @contextlib.contextmanager
@@ -59,7 +78,12 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
         source: The images.
         transform: From an RGB image to what the loader collates.
         class_index: (K,) the model's index of each of the source's classes; None: as in the source.
+
+    Attributes:
+        collate: From samples to a batch.
     """
+
+    collate = staticmethod(partial(collate, fast_collate))
 
     def __init__(
         self,

@@ -1,9 +1,10 @@
-"""Image files in a folder or a tar, as one tree of relative paths."""
+"""Image files in a folder or a tar, as one tree of relative paths, and the images that a command line names."""
 
 from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -12,7 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from sot_base.errors import UsageError
 
-__all__ = ["FileTree", "FolderTree", "TarTree", "is_image_name", "open_tree"]
+__all__ = ["FileTree", "FolderTree", "TarTree", "find_images", "is_image_name", "open_tree"]
 
 _EXTENSIONS = (*IMG_EXTENSIONS, ".gif")
 
@@ -122,3 +123,26 @@ def open_tree(root: str | os.PathLike[str]) -> FileTree:
     if path.is_file():
         return TarTree(path)
     raise UsageError(f"no such folder or tar: {path.resolve()}; give the folder that has the images' split folders")
+
+
+def find_images(paths: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files and all images in the folders that a command line names.
+
+    Returns:
+        The path of each image, and its name: relative to the folder, or for a file its last part.
+
+    Raises:
+        UsageError: for a path that does not exist, or a folder without images.
+    """
+    found = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            images = [(path / name, name) for name in open_tree(path).files() if is_image_name(name)]
+            if not images:
+                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
+            found += images
+        elif path.is_file():
+            found.append((path, path.name))
+        else:
+            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
+    return found

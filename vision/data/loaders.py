@@ -12,21 +12,18 @@ from typing import Any
 
 import torch
 from timm.data import create_transform
-from timm.data.loader import PrefetchLoader, fast_collate
-from torch.utils.data import DataLoader
+from timm.data.loader import PrefetchLoader
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
-from vision.data.dataset import BadImage, ImageSet
+from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
-from vision.token_label.dataset import TokenLabelSet, collate_token_labels
 
-__all__ = ["BadImages", "create_eval_loader", "create_train_loader", "eval_transform"]
+__all__ = ["BadImages", "Loader", "create_eval_loader", "create_train_loader", "eval_transform"]
 
 _logger = logging.getLogger(__name__)
-
-Batch = tuple[torch.Tensor, Any, list[BadImage]]
 
 
 class BadImages:
@@ -41,7 +38,7 @@ class BadImages:
         self._named: set[str] = set()
 
     def report(self, bad: Sequence[BadImage]) -> None:
-        """Take note of the bad images of a batch.
+        """Count the bad images of a batch.
 
         Raises:
             ImageError: under ``error``, with the name of the file.
@@ -51,28 +48,45 @@ class BadImages:
         self.count += len(bad)
         for image in bad:
             if image.name not in self._named:
-                _logger.warning(f"left out, for it cannot be read: {image.name} ({image.reason})")
+                _logger.warning(f"skipped, as it cannot be read: {image.name} ({image.reason})")
             self._named.add(image.name)
 
 
-def collate(samples: Sequence[Any]) -> Batch:
-    """Stack uint8 images and targets; bad images go into a list of their own."""
-    bad = [sample for sample in samples if isinstance(sample, BadImage)]
-    good = [sample for sample in samples if not isinstance(sample, BadImage)]
-    if not good:
-        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
-    return *fast_collate(good), bad
+class Loader:
+    """torch's loader of batches, whose bad images go to `BadImages` in the main process.
 
+    Args:
+        dataset: The samples; ``dataset.collate`` makes a batch and a list of bad images of them.
+        sampler: Which samples, in which order.
+        batch_size: Samples of a batch.
+        workers: Worker processes.
+        device: Where the batches will go.
+        bad_images: What happens to unreadable images.
+    """
 
-class _Reporting:
-    """A loader that hands the bad images of each batch to `BadImages`, in the main process."""
-
-    def __init__(self, loader: DataLoader[Any], bad_images: BadImages) -> None:
-        self.loader, self.bad_images = loader, bad_images
-        self.dataset, self.sampler, self.collate_fn = loader.dataset, loader.sampler, loader.collate_fn
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampler: Sequence[int] | Sampler[SampleKey],
+        batch_size: int,
+        workers: int,
+        device: torch.device,
+        bad_images: BadImages,
+    ) -> None:
+        self.dataset, self.sampler, self.device, self.bad_images = dataset, sampler, device, bad_images
+        self._loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=workers,
+            collate_fn=dataset.collate,
+            pin_memory=device.type == "cuda",
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # the loader draws from its own, not from the run's
+        )
 
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.loader.batch_size)
+        return -(-len(self.sampler) // self._loader.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
         for images, targets, bad in self._batches():
@@ -81,32 +95,14 @@ class _Reporting:
 
     def _batches(self) -> Iterator[Batch]:
         try:
-            yield from self.loader
+            yield from self._loader
         except UsageError as error:  # a loading process puts its traceback before the message
             raise UsageError(str(error).rpartition("UsageError: ")[2].rstrip()) from error
 
 
-def _create_loader(
-    dataset: ImageSet,
-    sampler: Sequence[int] | TrainSampler,
-    data_config: dict[str, Any],
-    batch_size: int,
-    workers: int,
-    device: torch.device,
-    bad_images: BadImages,
-) -> PrefetchLoader:
-    loader = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        num_workers=workers,
-        collate_fn=collate_token_labels if isinstance(dataset, TokenLabelSet) else collate,
-        pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
-        generator=torch.Generator(),  # the loader draws from its own, not from the run's
-    )
+def _prefetch(loader: Loader, data_config: dict[str, Any], device: torch.device) -> PrefetchLoader:
     return PrefetchLoader(
-        _Reporting(loader, bad_images),
+        loader,
         mean=data_config["mean"],
         std=data_config["std"],
         channels=data_config["input_size"][0],
@@ -150,7 +146,7 @@ def create_train_loader(
     dataset.transform = create_train_transform(data_config, **augmentation)
     sampler = TrainSampler(len(dataset), seed, rank, world_size, num_repeats)
     device, bad_images = torch.device(device), bad_images or BadImages()
-    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)
+    return _prefetch(Loader(dataset, sampler, batch_size, workers, device, bad_images), data_config, device)
 
 
 def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
@@ -185,4 +181,4 @@ def create_eval_loader(
     dataset.transform = eval_transform(data_config)
     sampler = (range(len(dataset)) if indices is None else indices)[rank::world_size]
     device, bad_images = torch.device(device), bad_images or BadImages()
-    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)
+    return _prefetch(Loader(dataset, sampler, batch_size, workers, device, bad_images), data_config, device)

@@ -1,4 +1,4 @@
-"""A trained model with its class names, from a checkpoint of this package, of timm or of the published code."""
+"""Load a trained model with its class names, from a checkpoint of this package, of timm or of the published code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
-from vision.cli.device import memory_format
+from vision.cli.device import Autocast, memory_format, mixed_precision
 from vision.models.build import build_model, check_image_size, model_recipe, resolve_images
-from vision.models.weights.fit import load_checkpoint
-from vision.models.weights.published_names import convert_published, is_published
-from vision.models.weights.read import choose_weights, load_state, read_checkpoint
+from vision.models.weights.fit import classifier_names
+from vision.models.weights.load import choose_weights, load_checkpoint, load_state
+from vision.models.weights.published_names import PUBLISHED_CLASSIFIERS
+from vision.models.weights.read import read_checkpoint
 
 __all__ = ["TrainedModel", "load_trained"]
 
@@ -26,20 +27,22 @@ class TrainedModel:
     """A model to evaluate.
 
     Attributes:
-        model: The model, in evaluation mode, on the device.
-        recipe: What built it, see `vision.models.build.build_model`.
+        model: The model, in evaluation mode, on the device; not compiled.
+        recipe: What it was built from, see `vision.models.build.build_model`.
         class_names: Classes in the order of its outputs, or None where the checkpoint names none.
         data_config: timm's description of the images it wants.
-        options: The options of its training, or an empty dictionary.
         weights: ``ema``, ``raw`` or ``pretrained``.
+        dataset: What the data of its training was, see `vision.data.open_source`; None: not known.
+        autocast: The context of mixed precision.
     """
 
     model: nn.Module
     recipe: dict[str, Any]
     class_names: list[str] | None
     data_config: dict[str, Any]
-    options: Mapping[str, Any]
     weights: str
+    dataset: str | None
+    autocast: Autocast
 
     @property
     def num_classes(self) -> int:
@@ -52,7 +55,8 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
 
     Args:
         args: Options with ``checkpoint``, ``model`` (needed where the checkpoint does not say it), ``pretrained``,
-            ``weights``, ``model_kwargs``, ``num_classes`` and those of images and device.
+            ``weights``, ``model_kwargs``, ``num_classes`` and those of images and device. ``amp`` is set to what it was
+            in training unless it is given.
         device: Where to put the model.
 
     Raises:
@@ -77,8 +81,25 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
         load_checkpoint(model, state, strict=True)
     check_image_size(model, recipe["name"], data_config["input_size"])
     names = list(checkpoint["class_names"]) if ours else None
-    options = checkpoint["options"] if ours else {}
-    return TrainedModel(_prepare(model, args, device), recipe, names, data_config, options, weights)
+    return _finish(args, device, model, recipe, names, data_config, weights, checkpoint["options"] if ours else {})
+
+
+def _finish(
+    args: Namespace,
+    device: torch.device,
+    model: nn.Module,
+    recipe: dict[str, Any],
+    class_names: list[str] | None,
+    data_config: dict[str, Any],
+    weights: str,
+    options: Mapping[str, Any],
+) -> TrainedModel:
+    """Put the model on the device and choose the precision; ``options`` are those of its training."""
+    if args.amp is None:
+        args.amp, args.amp_dtype = options.get("amp"), options.get("amp_dtype", args.amp_dtype)
+    autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
+    model = model.to(device=device, memory_format=memory_format(args.channels_last)).eval()
+    return TrainedModel(model, recipe, class_names, data_config, weights, options.get("dataset"), autocast)
 
 
 def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]) -> nn.Module:
@@ -95,11 +116,6 @@ def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]
     return load_checkpoint(resized, model.state_dict(), strict=True)
 
 
-def _prepare(model: nn.Module, args: Namespace, device: torch.device) -> nn.Module:
-    model = model.to(device=device, memory_format=memory_format(args.channels_last)).eval()
-    return torch.compile(model) if args.compile else model
-
-
 def _from_timm(args: Namespace, device: torch.device) -> TrainedModel:
     if args.model is None or not args.pretrained:
         raise UsageError("no weights: give --checkpoint PATH, or --model NAME --pretrained for timm's")
@@ -107,11 +123,11 @@ def _from_timm(args: Namespace, device: torch.device) -> TrainedModel:
     model = build_model(recipe, pretrained=True)
     data_config = resolve_images(args, model)
     check_image_size(model, recipe["name"], data_config["input_size"])
-    return TrainedModel(_prepare(model, args, device), recipe, None, data_config, {}, "pretrained")
+    return _finish(args, device, model, recipe, None, data_config, "pretrained", {})
 
 
 def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The recipe of a checkpoint from elsewhere: the model named by hand or by timm, with as many outputs as it has."""
+    """The recipe of another checkpoint: the model that the options or timm name, with the outputs of its classifier."""
     arch = checkpoint.get("arch")
     name = args.model or (arch if isinstance(arch, str) and timm.is_model(arch) else None)
     if name is None:
@@ -119,8 +135,7 @@ def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping
             raise UsageError(f"a segmentation model: {args.checkpoint}; vision/segment has commands of the same names")
         raise UsageError(f"the checkpoint does not say its model: {args.checkpoint}; give its name")
     recipe = model_recipe(Namespace(**{**vars(args), "model": name}), 1000, {})
-    classifier = timm.get_pretrained_cfg(name).classifier or ()
-    names = ["head.word_fc", "head.cls_fc", "head", *([classifier] if isinstance(classifier, str) else classifier)]
-    state = convert_published(state) if is_published(state) else state
-    widths = [len(state[f"{layer}.weight"]) for layer in names if f"{layer}.weight" in state]
+    layers = ("head.word_fc", "head.cls_fc", "head", *PUBLISHED_CLASSIFIERS)
+    layers += classifier_names(timm.get_pretrained_cfg(name))
+    widths = [len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in state]
     return {**recipe, "num_classes": args.num_classes or next(iter(widths), 1000)}

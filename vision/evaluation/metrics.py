@@ -1,9 +1,8 @@
-"""Accuracy over a whole data set: in all, for each class, and what was taken for what."""
+"""Accuracy over a whole data set: overall, of each class, and which classes are confused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,25 +10,24 @@ import torch.distributed as dist
 from timm.task.evaluator import ClassificationEvaluator
 from torch import Tensor
 
-from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
 
-__all__ = ["ClassEvaluator", "draw_confusion"]
+__all__ = ["ClassEvaluator"]
 
 
 class ClassEvaluator(ClassificationEvaluator):
-    """`timm`'s evaluator (loss, top-1, top-5 in percent) that also counts by class.
+    """timm's evaluator (loss, top-1, top-5 in percent) that also counts each class.
 
     Args:
         num_classes: Outputs K of the model.
         device: Where the outputs are.
         allowed: Indices of the classes that may be predicted; None: all.
-        confusion: Whether to count predictions for each pair of classes, a (K, K) table.
+        confusion: Whether to count each pair of true and predicted class, K * K numbers.
 
     Attributes:
         totals: (K,) images of each class.
-        hits: (K,) those predicted right.
-        confusion: (K, K) images of class i predicted as class j, or None.
+        hits: (K,) those of them that were predicted correctly.
+        confusion: (K * K,) images of class i predicted as class j at i * K + j, or None.
     """
 
     def __init__(
@@ -64,10 +62,10 @@ class ClassEvaluator(ClassificationEvaluator):
             self.confusion += torch.bincount(target * num_classes + predicted, minlength=num_classes**2)
 
     def compute(self, distributed: bool = False) -> dict[str, float]:
-        """Loss, top1 and top5 over all processes; the counts by class are summed over them too.
+        """Loss, top1 and top5 over all processes; the counts of each class are summed over them too.
 
         Raises:
-            UsageError: if there was no image at all.
+            UsageError: if no image was counted.
         """
         if distributed:
             for counts in (self.totals, self.hits, self.confusion):
@@ -91,48 +89,3 @@ class ClassEvaluator(ClassificationEvaluator):
                     row["taken_for"] = class_names[int(wrong.argmax())] if wrong.any() else ""
                 rows.append(row)
         return rows
-
-
-def draw_confusion(counts: Tensor, class_names: Sequence[str], path: str | Path) -> None:
-    """Draw what was taken for what, rows in percent of each class's images; classes without images are left out.
-
-    Args:
-        counts: (K * K,) or (K, K), row: true class.
-        class_names: (K,) names.
-        path: A picture file; its ending says the format.
-
-    Raises:
-        UsageError: if matplotlib is missing or does not know the format.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("matplotlib is missing: a confusion picture needs it; pip install matplotlib") from error
-    counts = counts.view(len(class_names), -1).cpu()
-    present = [index for index, row in enumerate(counts.tolist()) if sum(row)]
-    seen = sorted({*present, *counts.sum(0).nonzero().flatten().tolist()})
-    shares = (100 * counts / counts.sum(1, keepdim=True).clamp_min(1))[present][:, seen]
-    size = min(30.0, 3 + 0.35 * len(seen))
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(shares, vmin=0, vmax=100, cmap="Blues")
-    if len(seen) <= 100:
-        axes.set_xticks(range(len(seen)), [class_names[index] for index in seen], rotation=90)
-        axes.set_yticks(range(len(present)), [class_names[index] for index in present])
-    if len(seen) <= 20:
-        for (row, column), share in zip(
-            torch.ones_like(shares).nonzero().tolist(), shares.flatten().tolist(), strict=True
-        ):
-            axes.text(column, row, f"{share:.0f}", ha="center", va="center", color="white" if share > 50 else "black")
-    axes.set(xlabel="predicted", ylabel="true class")
-    figure.colorbar(image, label="% of the class")
-    save_figure(figure, path)
-
-
-def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a figure; the file appears whole or not at all."""
-    kind = Path(path).suffix.lstrip(".") or "png"
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise UsageError(f"unknown picture format: {path}; use .png, .svg or .pdf")
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=120)

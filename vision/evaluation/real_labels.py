@@ -54,9 +54,9 @@ class RealLabels:
         order = {name: position for position, name in enumerate(class_names)}
         self.columns = torch.tensor([order[name] for name in imagenet_names()])
 
-    def __call__(self, output: Tensor) -> None:
-        """Count a batch of logits (B, K)."""
-        self.counter.add_result(output.float()[:, self.columns.to(output.device)])
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Count a batch of logits (B, K); ``target`` is not used."""
+        self.counter.add_result(output[:, self.columns.to(output.device)])
 
     def accuracy(self) -> dict[str, float]:
         """``real_top1`` and ``real_top5`` in percent, of the images that have labels."""

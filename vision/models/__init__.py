@@ -7,8 +7,7 @@ from vision.models.lvvit import LVViT
 from vision.models.sot import SoT
 from vision.models.swin import SwinSoT
 from vision.models.token_embed import TokenEmbed
-from vision.models.weights.fit import load_checkpoint
-from vision.models.weights.published_names import load_published_checkpoint
+from vision.models.weights.load import load_checkpoint, load_published_checkpoint
 
 __all__ = [
     "HVT",

@@ -1,9 +1,8 @@
-"""Build a model from options, with the second-order head where it is asked for, and find the head in a model."""
+"""Build a model from options or a saved recipe, with the second-order head where it is asked for."""
 
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,32 +15,22 @@ from sot_base.errors import UsageError
 from vision.models.attach import attach_head
 from vision.models.head_mixin import DENSE_OPTIONS, HeadMixin
 from vision.models.meta_device import evaluating
-from vision.models.weights.fit import load_checkpoint
-from vision.models.weights.read import choose_weights, read_checkpoint
 
 __all__ = [
     "build_model",
     "check_image_size",
     "check_model_name",
-    "head_modules",
-    "load_initial",
     "model_recipe",
     "resolve_images",
     "saved_recipe",
 ]
 
 
-_logger = logging.getLogger(__name__)
-
-_CLASSIFIERS = ("head.cls_fc.", "head.word_fc.", "head.dense_fc.")
-_MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
-
-
 def check_model_name(name: str) -> None:
-    """Make sure that timm has a model.
+    """Make sure that timm knows a model.
 
     Raises:
-        UsageError: with the nearest names, if it has none of that name.
+        UsageError: with the nearest names, if it does not.
     """
     if not timm.is_model(name):
         near = difflib.get_close_matches(name.lower(), timm.list_models(), n=3, cutoff=0.4)
@@ -50,7 +39,7 @@ def check_model_name(name: str) -> None:
 
 
 def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[str, Any]:
-    """What `build_model` needs, in plain values that a checkpoint can hold.
+    """The arguments of `build_model`, in plain values that a checkpoint can hold.
 
     Args:
         args: The options of training.
@@ -63,24 +52,30 @@ def model_recipe(args: Any, num_classes: int, head: Mapping[str, Any]) -> dict[s
     check_model_name(args.model)
     rates = {"drop_rate": args.drop, "drop_path_rate": args.drop_path}
     kwargs = {name: rate for name, rate in rates.items() if rate is not None}
-    recipe = {"name": args.model, "num_classes": num_classes, "kwargs": kwargs, "head": dict(head)}
-    recipe = _with_img_size(recipe, args)
-    return {**recipe, "kwargs": {**recipe["kwargs"], **args.model_kwargs}}
+    img_size = tuple(args.input_size[1:]) if args.input_size else args.img_size
+    if img_size is not None and timm.get_pretrained_cfg(args.model).fixed_input_size:
+        kwargs["img_size"] = img_size
+    return {
+        "name": args.model,
+        "num_classes": num_classes,
+        "kwargs": {**kwargs, **args.model_kwargs},
+        "head": dict(head),
+    }
 
 
 def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Module:
-    """The model of a recipe, see `model_recipe`.
+    """Build the model of a recipe, see `model_recipe`.
 
-    ``return_dense``, ``mix_token`` and ``mix_alpha`` among the arguments are for any vision transformer; timm's gets
-    them from `attach_head`, without fields of a head with its own: one linear layer on the class token, or on the
-    average of the words.
+    ``return_dense``, ``mix_token`` and ``mix_alpha`` among the arguments work for any vision transformer: timm's get
+    them from `attach_head`, without fields of a head together with their own head: one linear layer on the class token,
+    or on the average of the words.
 
     Args:
         recipe: Name, number of classes, arguments and fields of the head.
         pretrained: Start from timm's weights.
 
     Raises:
-        UsageError: with the model's own words, where it refuses its arguments or its weights cannot be had.
+        UsageError: with the model's own words, if it refuses its arguments or its weights cannot be downloaded.
     """
     name, head, kwargs = recipe["name"], recipe["head"], dict(recipe["kwargs"])
     has_head = timm.model_entrypoint(name).__module__.startswith("vision.models.")
@@ -107,34 +102,8 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def load_initial(model: nn.Module, recipe: Mapping[str, Any], path: str, class_names: Sequence[str]) -> None:
-    """Start from the weights of a checkpoint, of other classes, another image size or head.
-
-    The classifier that the model had before it got the second-order head is left out, and so are all classifiers where
-    the checkpoint names other classes.
-
-    Raises:
-        UsageError: if the checkpoint is missing or the backbone does not fit.
-    """
-    checkpoint = read_checkpoint(path)
-    _, state = choose_weights(checkpoint)
-    old = timm.get_pretrained_cfg(recipe["name"]).classifier or ()
-    prefixes = tuple(f"{name}." for name in ([old] if isinstance(old, str) else old))
-    names = checkpoint.get("class_names")
-    if isinstance(names, list) and names != list(class_names):
-        _logger.warning(f"other classes than the data's: {path}; its classifiers are left out")
-        classifiers = _CLASSIFIERS if isinstance(model, HeadMixin) else prefixes
-        state = {name: value for name, value in state.items() if not name.startswith(classifiers)}
-    if isinstance(model, HeadMixin):
-        own = model.state_dict()
-        moved = {old: new for old, new in _MOVED_NORM.items() if new in own and old not in own}
-        state = {moved.get(name, name): value for name, value in state.items()}
-        state = {name: value for name, value in state.items() if name in own or not name.startswith(prefixes)}
-    load_checkpoint(model, state)
-
-
 def saved_recipe(recipe: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """The recipe with every field of the head the model has now, so that later defaults do not change it."""
+    """The recipe with every field of the model's head, so that later defaults do not change it."""
     if not isinstance(model, HeadMixin):
         return dict(recipe)
     fields = model.head.config.to_dict()
@@ -142,16 +111,8 @@ def saved_recipe(recipe: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     return {**recipe, "head": head}
 
 
-def _with_img_size(recipe: Mapping[str, Any], args: Any) -> dict[str, Any]:
-    """The recipe for the image size that the options ask for, where the model is built for one."""
-    size = tuple(args.input_size[1:]) if args.input_size else args.img_size
-    if size is None or not timm.get_pretrained_cfg(recipe["name"]).fixed_input_size:
-        return dict(recipe)
-    return {**recipe, "kwargs": {**recipe["kwargs"], "img_size": size}}
-
-
 def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Timm's description of the images a model wants: what the options give, else what was saved, else the model's.
+    """Timm's description of a model's input images: from the options, else as saved, else the model's own.
 
     Raises:
         UsageError: if the options contradict each other.
@@ -167,7 +128,7 @@ def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = N
 
 
 def check_image_size(model: nn.Module, name: str, size: Sequence[int]) -> None:
-    """Make sure that a model takes images of a size, where that is not its own.
+    """Make sure that a model accepts images of a size, unless it is the model's own.
 
     Args:
         model: The model, on the CPU.
@@ -175,7 +136,7 @@ def check_image_size(model: nn.Module, name: str, size: Sequence[int]) -> None:
         size: Channels, height and width.
 
     Raises:
-        UsageError: with the model's own words, where it does not.
+        UsageError: with the model's own words, if it does not.
     """
     if tuple(size) == tuple((getattr(model, "pretrained_cfg", None) or {}).get("input_size", ())):
         return
@@ -187,18 +148,3 @@ def check_image_size(model: nn.Module, name: str, size: Sequence[int]) -> None:
         raise UsageError(
             f"{name} takes no images of {height}x{width}: {_one_line(error)}; give another --img-size"
         ) from error
-
-
-def head_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules that make up the classification head.
-
-    Raises:
-        UsageError: if the model has none.
-    """
-    if isinstance(model, HeadMixin):
-        return [model.head]
-    classifier = model.get_classifier()
-    modules = list(classifier) if isinstance(classifier, tuple) else [classifier]
-    if not any(list(module.parameters()) for module in modules):
-        raise UsageError(f"{type(model).__name__} has no classification head that could learn alone")
-    return modules

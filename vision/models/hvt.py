@@ -20,7 +20,7 @@ from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_
 from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
-from vision.models.weights.published_names import checkpoint_filter_fn
+from vision.models.weights.load import checkpoint_filter_fn
 
 __all__ = ["HVT", "HVTBlock"]
 

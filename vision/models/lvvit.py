@@ -19,7 +19,7 @@ from vision.models.dense_mixin import DenseMixin, DenseOutput
 from vision.models.head_mixin import resolve_head_config, split_head_options
 from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
-from vision.models.weights.published_names import checkpoint_filter_fn
+from vision.models.weights.load import checkpoint_filter_fn
 
 __all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from vision.models.dense_mixin import DenseMixin
 from vision.models.head_mixin import resolve_head_config, split_head_options
 from vision.models.token_embed import TokenEmbed
-from vision.models.weights.published_names import checkpoint_filter_fn
+from vision.models.weights.load import checkpoint_filter_fn
 
 __all__ = ["SoT", "create_sot", "model_cfg", "sinusoid_table"]
 

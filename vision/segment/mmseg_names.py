@@ -1,29 +1,18 @@
-"""Checkpoints of mmsegmentation's UperNet on LV-ViT under this package's names."""
+"""The names of tensors in mmsegmentation's checkpoints of UperNet on LV-ViT, and this package's names for them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
-from vision.models.weights.fit import fit_state_dict, square_grid
-from vision.segment.model import UperNet
+from vision.models.weights.fit import square_grid
 
-__all__ = [
-    "MMSEG_CROP",
-    "MMSEG_KWARGS",
-    "LoadReport",
-    "from_mmseg",
-    "is_mmseg",
-    "load_fitting",
-    "load_mmseg",
-    "mmseg_recipe",
-]
+__all__ = ["MMSEG_CROP", "MMSEG_KWARGS", "from_mmseg", "is_mmseg", "mmseg_recipe"]
 
 MMSEG_CROP = 512  # of every published model, also of LV-ViT-L, whose position embedding is of 448
 MMSEG_KWARGS = {"lvvit_l": {"skip_lam": 1.0}}  # the configuration of LV-ViT-L has no skip_lam, and its default is 1
@@ -46,29 +35,6 @@ _RULES = (  # mmsegmentation -> here; {layer} is the 0 or 1 that `_LAYER` has fo
 )
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """What a model took over.
-
-    Attributes:
-        loaded: Its tensors that come from the checkpoint.
-        fresh: Its tensors that do not.
-        unused: The checkpoint's tensors that no tensor of the model has the name and shape of.
-    """
-
-    loaded: list[str]
-    fresh: list[str]
-    unused: list[str]
-
-    def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} tensors loaded"]
-        for names, what in ((self.fresh, "start afresh"), (self.unused, "of the checkpoint are not used")):
-            if names:
-                more = ", ..." if len(names) > 4 else ""
-                parts.append(f"{len(names)} {what}: {', '.join(names[:4])}{more}")
-        return "; ".join(parts)
-
-
 def is_mmseg(state: Mapping[str, Tensor]) -> bool:
     """Whether tensors have mmsegmentation's names."""
     return any(name.startswith("decode_head.") for name in state) and any(
@@ -77,7 +43,7 @@ def is_mmseg(state: Mapping[str, Tensor]) -> bool:
 
 
 def from_mmseg(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under this package's names; those of unknown name keep it."""
+    """Rename tensors to this package's names; unknown names stay."""
     return {_rename(name): tensor for name, tensor in state.items()}
 
 
@@ -97,7 +63,7 @@ def _rename(name: str) -> str:
 
 
 def mmseg_recipe(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What of a recipe the shapes of the published tensors say, see `vision.segment.build.complete_recipe`.
+    """What the shapes of the published tensors say of the recipe, see `vision.segment.build.complete_recipe`.
 
     Raises:
         UsageError: for another UperNet than the published one on LV-ViT.
@@ -115,41 +81,3 @@ def mmseg_recipe(state: Mapping[str, Tensor]) -> dict[str, Any]:
         raise UsageError(f"not the published UperNet on LV-ViT: it lacks the tensor {error}; train anew") from error
     aux = state.get("auxiliary_head.convs.0.conv.weight", torch.empty(0))
     return {**recipe, "neck": "side", "aux_channels": len(aux), "norm_eps": 1e-6}
-
-
-def load_mmseg(model: UperNet, state: Mapping[str, Tensor], strict: bool = False) -> LoadReport:
-    """Give a model the tensors of an mmsegmentation checkpoint: the backbone's, which must fit, and others that do.
-
-    The position embedding is interpolated.
-
-    Args:
-        model: The model.
-        state: Tensors by mmsegmentation's names.
-        strict: Let tensors that do not fit be an error.
-
-    Raises:
-        UsageError: naming the tensors that do not fit; the model is then unchanged.
-    """
-    return load_fitting(model, from_mmseg(state), strict)
-
-
-def load_fitting(model: UperNet, state: Mapping[str, Tensor], strict: bool = False) -> LoadReport:
-    """As `load_mmseg`, from tensors by this package's names."""
-    lead = "encoder.backbone."
-    backbone = {name.removeprefix(lead): tensor for name, tensor in state.items() if name.startswith(lead)}
-    backbone = {name: tensor for name, tensor in backbone.items() if not name.startswith(("norm.", "head."))}
-    fitted = fit_state_dict(model.encoder.backbone, backbone)
-    own = model.state_dict()
-    tensors = {lead + name: tensor for name, tensor in fitted.tensors.items()}
-    tensors |= {
-        name: tensor
-        for name, tensor in state.items()
-        if not name.startswith(lead) and name in own and own[name].shape == tensor.shape
-    }
-    fresh = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
-    unused = [name for name in state if name not in tensors]
-    report = LoadReport([name for name in own if name in tensors], fresh, unused)
-    if strict and (fresh or unused):
-        raise UsageError(f"the checkpoint does not fit the model: {report}; give the --model that it was made from")
-    model.load_state_dict(tensors, strict=False)
-    return report

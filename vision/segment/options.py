@@ -11,6 +11,7 @@ from vision.cli.options import (
     KeyValues,
     add_device_options,
     add_dry_run,
+    add_loading_options,
     fraction,
     non_negative,
     non_negative_int,
@@ -93,17 +94,6 @@ def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> No
         group.add_argument("--class-names", help="text file, one a line; default: DIR/objectInfo150.txt where it is")
     group.add_argument("--val-split", default="validation", help="folder in images/ and annotations/")
     add_loading_options(group)
-
-
-def add_loading_options(group: Any) -> None:
-    """How images are read."""
-    group.add_argument("-j", "--workers", type=non_negative_int, help="loading processes; default: one a core, up to 8")
-    group.add_argument(
-        "--bad-images",
-        choices=("error", "skip"),
-        default="error",
-        help="unreadable files and annotations: stop, or leave them out and count them; none takes their place",
-    )
 
 
 def add_inference_options(parser: argparse.ArgumentParser, crop: bool = True) -> None:

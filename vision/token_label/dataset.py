@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from vision.data.dataset import BadImage, ImageSet, SampleKey
+from vision.data.dataset import BadImage, ImageSet, SampleKey, collate
 from vision.data.sources import Source
 from vision.token_label.read_maps import LabelMap, LabelMaps, check_complete
 from vision.token_label.targets import TokenLabelTarget, make_targets
 from vision.token_label.transforms import FollowTransform
 
-__all__ = ["TokenLabelBatch", "TokenLabelSet", "collate_token_labels"]
+__all__ = ["TokenLabelBatch", "TokenLabelSet"]
 
 
 class TokenLabelBatch(NamedTuple):
@@ -57,6 +58,8 @@ class TokenLabelSet(ImageSet):
             its sample is read.
     """
 
+    collate = staticmethod(partial(collate, default_collate))
+
     def __init__(
         self,
         source: Source,
@@ -86,16 +89,3 @@ class TokenLabelSet(ImageSet):
         image, frames = (image, torch.eye(2, 3)[None]) if self.transform is None else image
         index = key[0] if isinstance(key, SampleKey) else key
         return image, TokenLabelBatch(torch.tensor(truth), self.maps.read(self.source.key(index)), frames)
-
-
-def collate_token_labels(samples: Sequence[Any]) -> tuple[Tensor, TokenLabelBatch | Tensor, list[BadImage]]:
-    """Stack images and what their targets are made of; bad images go into a list of their own.
-
-    Without a good image the batch is empty, as that of `vision.data.loaders.collate`.
-    """
-    bad = [sample for sample in samples if isinstance(sample, BadImage)]
-    good = [sample for sample in samples if not isinstance(sample, BadImage)]
-    if not good:
-        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
-    images, batch = default_collate(good)
-    return images, batch, bad

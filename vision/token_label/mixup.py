@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from vision.data.mixup import AnyBatchMixup
+from vision.data.augment import AnyBatchMixup
 from vision.token_label.targets import TokenLabelTarget
 
 __all__ = ["TokenLabelMixup", "mix_targets"]

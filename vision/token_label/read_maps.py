@@ -2,9 +2,9 @@
 
 Two kinds are read:
 
-- A folder (`vision.token_label.write_maps.write_label_maps`): ``header.json`` (format, version, class names, grid, top-k,
-  the images' names), ``scores.npy`` (N, k, h, w) half precision and ``classes.npy`` (N, k, h, w) int32. The arrays are
-  mapped into memory: all loading processes share them.
+- A folder (`vision.token_label.write_maps`): ``header.json`` (format, version, class names, grid, top-k, the images'
+  names), ``scores.npy`` (N, k, h, w) half precision and ``classes.npy`` (N, k, h, w) int32. The arrays are mapped into
+  memory: all loading processes share them.
 - The published one: a folder or tar with one torch file an image, ``<class>/<image>.pt``, half precision (2, k, h, w):
   scores, then class indices. It names no classes, and half precision holds class numbers up to 2,048 alone.
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vision.cli.config_file import parse_args
+from vision.cli.figures import draw_curves
 from vision.cli.options import train_parser
-from vision.cli.run_files import draw_curves
 
 __all__ = ["run_demo"]
 
@@ -20,8 +20,8 @@ def run_demo(argv: Sequence[str], run: Callable[[Namespace], Any]) -> None:
     """Train on digits with each head in turn and print the accuracies.
 
     Args:
-        argv: Options that overrule ``vision/configs/digits.yaml``.
-        run: Trains by its options; gives the best top-1 accuracy and the run's folder, or None for a dry run.
+        argv: Options that override ``vision/configs/digits.yaml``.
+        run: Trains by its options; returns its `vision.training.run.Result`, or None for a dry run.
     """
     results = {}
     for name, head in HEADS.items():
@@ -33,8 +33,8 @@ def run_demo(argv: Sequence[str], run: Callable[[Namespace], Any]) -> None:
     if not done:
         return
     picture = Path(args.output) / "digits.png"
-    drawn = draw_curves({f"{name} head": result.folder / "summary.csv" for name, result in done.items()}, picture)
+    drawn = draw_curves({f"{name} head": result.summary for name, result in done.items()}, picture)
     for name, result in done.items():
-        print(f"{name:>5} head: {result.top1:.2f} % of the digits right, checkpoint {result.checkpoint}")  # noqa: T201
+        print(f"{name:>5} head: {result.best:.2f} % of the digits right, checkpoint {result.checkpoint}")  # noqa: T201
     if drawn:
         print(f"curves: {picture}")  # noqa: T201

@@ -1,42 +1,38 @@
-"""The loops: an epoch of training, and an evaluation.
-
-Everything random in a run is a function of its seed and the place in it: the order and augmentation of the images of
-seed, epoch and position (`vision.data.sampling`), dropout, mixup and erasing of seed, epoch, step and process. So a
-run that is stopped anywhere goes on to the same result, with any number of loading processes.
-"""
+"""The loop of training: an epoch, its steps and its updates, the same for every kind of training."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from timm.task.evaluator import ClassificationEvaluator
-from timm.utils import dispatch_clip_grad, random_seed
-from torch import Tensor, nn
-from tqdm import tqdm
+from timm.utils import dispatch_clip_grad
+from torch import Tensor
 
 from sot_base.errors import UsageError
+from vision.evaluation.evaluate import progress_bar
 from vision.training.batch_norm import single_values_evaluated
 from vision.training.finite import NonFiniteError, find_culprit
+from vision.training.seeding import seed_step
 from vision.training.trainer import Progress, Trainer
 
-__all__ = ["evaluate", "train_one_epoch"]
+__all__ = ["train_one_epoch"]
 
 _logger = logging.getLogger(__name__)
+_CHECK_DATA = "python -m vision.check_data DIR lists the bad files"
 
 
 def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
-    """Train from where ``progress`` stands to the end of its epoch, or to the last update that was asked for.
+    """Train from where ``progress`` stands to the end of its epoch, or to the last requested update.
 
     Args:
         trainer: What to work with.
-        progress: Is brought forward; at the end of the epoch it stands at the next one.
+        progress: Advanced in place; at the end of the epoch its step is the epoch's number of steps.
 
     Returns:
         The mean loss of the epoch's images over all processes and its parts, unreadable images, skipped updates.
@@ -47,14 +43,17 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
         ImageError: for an unreadable image, where that is an error.
     """
     trainer.task.train()
+    trainer.task.start_epoch(progress.epoch)
     trainer.loader.sampler.set_epoch(progress.epoch, progress.step * trainer.batch_size)
     trainer.optimizer.zero_grad()
-    begun, images_before, images_at_update = time.perf_counter(), progress.images, progress.images
-    for images, targets in _with_bar(trainer.loader, f"epoch {progress.epoch}", trainer.rank == 0):
+    start, images_before, images_at_update = time.perf_counter(), progress.images, progress.images
+    batches = () if trainer.completed(progress) else progress_bar(trainer.loader, trainer.place(progress))
+    for images, targets in batches:
+        progress.bad_images += trainer.planned_images(progress.step) - len(images)
         if len(images):
             _train_step(trainer, progress, images, targets)
         elif dist.is_initialized():
-            raise UsageError("no image of a batch can be read; python -m vision.check_data DIR lists the bad files")
+            raise UsageError(f"no image of a batch can be read; {_CHECK_DATA}")
         ends_update = trainer.ends_update(progress.step)
         progress.step += 1
         if not ends_update:
@@ -62,54 +61,46 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
         _update(trainer, progress, learn=progress.images > images_at_update)
         images_at_update = progress.images
         if progress.updates % trainer.log_interval == 0:
-            speed = (progress.images - images_before) / (time.perf_counter() - begun)
+            speed = (progress.images - images_before) / (time.perf_counter() - start)
             _logger.info(
-                f"epoch {progress.epoch}, step {progress.step}/{trainer.steps_per_epoch}: "
-                f"loss {progress.mean_loss:.4f}, lr {trainer.lr:.3e}, {speed:.0f} images/s"
+                f"{trainer.place(progress)}: loss {progress.mean_loss:.4f}, lr {trainer.lr:.3e}, {speed:.1f} images/s"
             )
-        if progress.step < trainer.steps_per_epoch:
+        if not trainer.completed(progress):
             trainer.after_update(progress)
         if trainer.done(progress):
             break
-    return _finish(trainer, progress)
+    return _summarize(trainer, progress)
 
 
-def _finish(trainer: Trainer, progress: Progress) -> dict[str, float]:
-    bad_images = trainer.loader.loader.bad_images
+def _summarize(trainer: Trainer, progress: Progress) -> dict[str, float]:
+    """The metrics of the epoch so far, over all processes."""
     names = sorted(progress.part_sums)
-    sums = [progress.loss_sum, progress.images, bad_images.count, *(progress.part_sums[name] for name in names)]
+    sums = [progress.loss_sum, progress.images, progress.bad_images, *(progress.part_sums[name] for name in names)]
     sums = torch.tensor(sums, dtype=torch.float64)
     if dist.is_initialized():
         sums = sums.to(trainer.task.device)
         dist.all_reduce(sums)
     loss_sum, images, bad, *part_sums = sums.tolist()
     if not images:
-        raise UsageError("nothing to learn: no image can be read; python -m vision.check_data DIR lists the bad files")
+        raise UsageError(f"nothing to learn: no image can be read; {_CHECK_DATA}")
+    whole_epoch = trainer.unit == "epoch" and trainer.completed(progress)  # a few steps may all be skipped
+    if whole_epoch and progress.skipped == trainer.updates_per_epoch:
+        raise NonFiniteError(
+            f"every update was skipped: {trainer.place(progress)}, lr {trainer.lr:.1e}, gradients overflow float16; "
+            "use --amp-dtype bfloat16 or a lower --lr"
+        )
     parts = {f"{name}_loss": value / images for name, value in zip(names, part_sums, strict=True)}
-    metrics = {"loss": loss_sum / images, **parts, "bad_images": int(bad), "skipped": progress.skipped}
-    bad_images.count = 0
-    if progress.step >= trainer.steps_per_epoch:
-        if progress.skipped == trainer.updates_per_epoch:
-            raise NonFiniteError(
-                f"every update was skipped: epoch {progress.epoch}, lr {trainer.lr:.1e}, gradients overflow float16; "
-                "use --amp-dtype bfloat16 or a lower --lr"
-            )
-        progress.next_epoch()
-    return metrics
+    return {"loss": loss_sum / images, **parts, "bad_images": int(bad), "skipped": progress.skipped}
 
 
 def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: Any) -> None:
-    """Forward and backward of a batch, weighted by its share of the update's images."""
-    count, share = len(images), len(images) / trainer.images_of_update(progress.step)
-    step_seed = np.random.SeedSequence([trainer.seed, progress.epoch, progress.step, trainer.rank])
-    random_seed(int(step_seed.generate_state(1)[0]))
-    if trainer.erase is not None:
-        images = trainer.erase(images)
-    if trainer.make_targets is not None:
-        targets = trainer.make_targets(targets)
-    if trainer.mixup is not None:
-        images, targets = trainer.mixup(images, targets)
+    """Forward and backward of a batch, weighted by its share of the update."""
+    count = len(images)
+    step = (progress.updates,) if trainer.unit == "step" else (progress.epoch, progress.step)
+    seed_step(trainer.seed, step, trainer.rank)
+    images, targets = trainer.task.prepare(images, targets)
     images = images.contiguous(memory_format=trainer.memory_format)
+    share = trainer.task.share(count, trainer.images_of_update(progress.step))
     synchronize = contextlib.nullcontext() if trainer.ends_update(progress.step) else trainer.task.no_sync()
     with single_values_evaluated(trainer.model, images):
         with synchronize:
@@ -147,13 +138,13 @@ def _not_finite(trainer: Trainer, progress: Progress, images: Tensor, value: flo
     with trainer.autocast():
         culprit = find_culprit(trainer.model, images)
     return NonFiniteError(
-        f"the loss is {value}: epoch {progress.epoch}, step {progress.step}, lr {trainer.lr:.3e}, first in {culprit}; "
-        "lower --lr, lengthen --warmup-epochs or set --clip-grad"
+        f"the loss is {value}: {trainer.place(progress)}, lr {trainer.lr:.3e}, first in {culprit}; "
+        f"lower --lr, lengthen --warmup-{trainer.unit}s or set --clip-grad"
     )
 
 
 def _update(trainer: Trainer, progress: Progress, learn: bool) -> None:
-    """Change the weights by the gradients, if there are any, and count."""
+    """Update the weights by the gradients, if there are any, and count."""
     if learn:
         trainer.scaler.unscale_(trainer.optimizer)
         if trainer.clip_grad is not None:
@@ -166,36 +157,3 @@ def _update(trainer: Trainer, progress: Progress, learn: bool) -> None:
     progress.updates += 1
     trainer.scheduler.step_update(progress.updates)
     trainer.task.update_ema(step=progress.updates)
-
-
-def _with_bar(loader: Iterable[Any], what: str, shown: bool) -> Iterator[Any]:
-    return iter(tqdm(loader, desc=what, leave=False, disable=None if shown else True))
-
-
-@torch.inference_mode()
-def evaluate(
-    model: nn.Module,
-    loader: Iterable[tuple[Tensor, Tensor]],
-    evaluator: ClassificationEvaluator,
-    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-    memory_format: torch.memory_format = torch.contiguous_format,
-    on_output: Callable[[Tensor], None] | None = None,
-) -> None:
-    """Run a model over a loader in evaluation mode.
-
-    Args:
-        model: The model.
-        loader: Gives images and targets.
-        evaluator: Counts outputs and targets; its ``compute`` gives the metrics.
-        autocast: Gives the context of mixed precision.
-        memory_format: Layout of the images.
-        on_output: Also sees each batch's logits, in the loader's order.
-    """
-    model.eval()
-    for images, targets in _with_bar(loader, "evaluation", not dist.is_initialized() or dist.get_rank() == 0):
-        if len(images):
-            with autocast():
-                output = model(images.contiguous(memory_format=memory_format))
-            evaluator.update(output.float(), targets)
-            if on_output is not None:
-                on_output(output)

@@ -1,4 +1,4 @@
-"""The training task: timm's, for heads with two classifiers, frozen backbones and self-describing checkpoints."""
+"""The training task: a model with its loss, as ``timm.task`` has it, and the optimizer of its parameters."""
 
 from __future__ import annotations
 
@@ -10,58 +10,48 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_grou
 from timm.task import ClassificationTask
 from torch import Tensor, nn
 
-from vision.models.build import head_modules
-from vision.models.dense_mixin import DenseOutput
+from sot_base.errors import UsageError
+from vision.models.head_mixin import HeadMixin
 
-__all__ = ["HeadTask", "create_optimizer"]
+__all__ = ["Task", "create_optimizer", "head_modules"]
 
 
-class HeadTask(ClassificationTask):
-    """`timm.task.ClassificationTask` with what the second-order head needs.
+class Task(ClassificationTask):
+    """timm's task with what the kinds of training do differently in a step; a subclass for each kind.
 
-    - A model that gives two logits in training (``sum_loss``) gets the sum of their losses.
-    - With a frozen backbone only the head learns; the rest stays in evaluation mode, statistics included.
-    - A checkpoint also holds ``describe()``: plain values that say what the model is.
+    timm's part is the forward pass to ``loss`` and ``output``, averaged weights, wrapping for compilation and several
+    processes, and the state of a checkpoint.
 
     Args:
         model: The model.
-        criterion: The loss, or arguments of ``timm.loss.create_classification_loss``.
+        criterion: The loss of the model's output and targets.
         device: Where the model is.
-        freeze_backbone: Whether only the head learns.
-        describe: Gives the further entries of a checkpoint.
+        describe: Returns the entries of a checkpoint that say what the model is and how far the run has come.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        criterion: nn.Module | dict[str, Any],
+        criterion: nn.Module,
         device: torch.device,
-        freeze_backbone: bool = False,
         describe: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        given = {"criterion_kwargs" if isinstance(criterion, dict) else "criterion": criterion}
-        super().__init__(model, **given, device=device, verbose=False)
+        super().__init__(model, criterion, device=device, verbose=False)
         self.describe = describe
-        head = {module for part in head_modules(model) for module in part.modules()} if freeze_backbone else set()
-        self._frozen = [module for module in model.modules() if module not in head] if freeze_backbone else []
-        if freeze_backbone:
-            trained = {parameter for part in head_modules(model) for parameter in part.parameters()}
-            for parameter in model.parameters():
-                parameter.requires_grad_(parameter.requires_grad and parameter in trained)
 
-    def train(self, mode: bool = True) -> HeadTask:
-        super().train(mode)
-        for module in self._frozen:
-            module.training = False
-        return self
+    def start_epoch(self, epoch: int) -> None:
+        """Prepare for an epoch."""
 
-    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        outputs = self.trainable_module(input)
-        if isinstance(outputs, DenseOutput):
-            raise TypeError("logits of patches need labels: train with TokenLabelTask")
-        if isinstance(outputs, Tensor):
-            outputs = (outputs,)
-        return {"loss": sum(self.criterion(output.float(), target) for output in outputs), "output": sum(outputs)}
+    def prepare(self, images: Tensor, targets: Any) -> tuple[Tensor, Any]:
+        """Turn a batch of the loader into what the model and the loss take, on the device.
+
+        Random numbers may be drawn from the global generators, which are seeded for each step.
+        """
+        return images, targets
+
+    def share(self, count: int, planned: int) -> float:
+        """The weight of a batch's loss in its update, which has ``planned`` images: each image counts the same."""
+        return count / planned
 
     def get_checkpoint_state(self, ema: bool = False, **kwargs: Any) -> dict[str, Any]:
         state = super().get_checkpoint_state(ema=ema, **kwargs)
@@ -69,11 +59,12 @@ class HeadTask(ClassificationTask):
 
 
 def create_optimizer(model: nn.Module, head_lr_scale: float = 1.0, **kwargs: Any) -> torch.optim.Optimizer:
-    """``timm.optim.create_optimizer_v2`` with the head's learning rate as a multiple of the others.
+    """``timm.optim.create_optimizer_v2`` with a learning rate of the head's own.
 
     Args:
-        model: The model; what is frozen gets no group.
-        head_lr_scale: The multiple, which timm's schedulers keep (``lr_scale`` of a group).
+        model: The model; frozen parameters are in no group.
+        head_lr_scale: The head's learning rate as a multiple of the others', which timm's schedulers keep
+            (``lr_scale`` of a group).
         **kwargs: Arguments of ``create_optimizer_v2``: ``opt``, ``lr``, ``weight_decay``, ``layer_decay``, ...
     """
     layer_decay, weight_decay = kwargs.pop("layer_decay", None), kwargs["weight_decay"]
@@ -92,3 +83,18 @@ def _split(group: dict[str, Any], head: set[nn.Parameter], scale: float) -> list
     own = {**group, "params": [p for p in group["params"] if p in head], "lr_scale": group.get("lr_scale", 1.0) * scale}
     rest = {**group, "params": [p for p in group["params"] if p not in head]}
     return [part for part in (rest, own) if part["params"]]
+
+
+def head_modules(model: nn.Module) -> list[nn.Module]:
+    """The modules of a model's classification head.
+
+    Raises:
+        UsageError: if there are none with parameters.
+    """
+    if isinstance(model, HeadMixin):
+        return [model.head]
+    classifier = model.get_classifier()
+    modules = list(classifier) if isinstance(classifier, tuple) else [classifier]
+    if not any(list(module.parameters()) for module in modules):
+        raise UsageError(f"{type(model).__name__} has no classification head that could learn alone")
+    return modules

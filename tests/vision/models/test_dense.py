@@ -17,11 +17,12 @@ from sot_base.errors import UsageError
 from sot_core import ClassificationHead
 from vision import validate
 from vision.models import dense_mixin, lvvit
-from vision.models.build import build_model, head_modules, saved_recipe
+from vision.models.build import build_model, saved_recipe
 from vision.models.dense_head import DenseHead
 from vision.models.dense_mixin import DenseOutput
 from vision.models.mix_token import draw_box, swap_box
 from vision.token_label.targets import TokenLabelTarget
+from vision.training.task import head_modules
 from vision.training.token_label_loss import TokenLabelLoss
 
 VIT = {"embed_dim": 24, "depth": 2, "num_heads": 2}
@@ -286,7 +287,7 @@ class TestCheckpoints:
     def test_the_other_way_round(self, caplog):
         source, model = build_model(recipe("sot_tiny")), build("sot_tiny")
         vision.load_checkpoint(model, source.state_dict())
-        assert "head.dense_fc.weight, head.dense_fc.bias start afresh" in caplog.text
+        assert "head.dense_fc.weight, head.dense_fc.bias are re-initialised" in caplog.text
         assert torch.equal(model.head.cls_fc.weight, source.head.cls_fc.weight)
 
     def test_published_weights_as_a_start(self, caplog):
@@ -303,7 +304,7 @@ class TestCheckpoints:
                 name = name.replace(ours, published, 1)
             state[name] = tensor
         model = vision.load_published_checkpoint(build("sot_tiny"), state, source_grid=GRID).eval()
-        assert "head.dense_fc.weight, head.dense_fc.bias start afresh" in caplog.text
+        assert "head.dense_fc.weight, head.dense_fc.bias are re-initialised" in caplog.text
         assert isinstance(model.head, DenseHead)
         assert model.head.config.center == "sample"
         x = image()
@@ -315,9 +316,12 @@ class TestCheckpoints:
         torch.save(build_model(recipe("sot_tiny")).state_dict(), tmp_path / "plain.pth")
         dense = build("sot_tiny")
         torch.save(dense.state_dict(), tmp_path / "dense.pth")
-        for file, text in (("plain.pth", "head.dense_fc.weight, head.dense_fc.bias start afresh"), ("dense.pth", "")):
+        for file, text in (
+            ("plain.pth", "head.dense_fc.weight, head.dense_fc.bias are re-initialised"),
+            ("dense.pth", ""),
+        ):
             caplog.clear()
-            with caplog.at_level(logging.WARNING, "vision.models.weights.published_names"):
+            with caplog.at_level(logging.WARNING, "vision.models.weights.load"):
                 model = timm.create_model(
                     "sot_tiny",
                     pretrained=True,

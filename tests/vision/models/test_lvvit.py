@@ -206,7 +206,7 @@ class TestPublishedCheckpoints:
     def test_without_a_classifier_of_patches(self, caplog):
         state = {name: tensor for name, tensor in published_names(build()).items() if "aux_head" not in name}
         vision.load_published_checkpoint(build(), state)
-        assert "head.dense_fc.weight, head.dense_fc.bias start afresh" in caplog.text
+        assert "head.dense_fc.weight, head.dense_fc.bias are re-initialised" in caplog.text
         with pytest.raises(UsageError, match=r"head\.dense_fc\.weight does not fit"):
             vision.load_published_checkpoint(build(), state, strict=True)
 

@@ -116,10 +116,10 @@ class TestAccidents:
         image.write_bytes(b"no image")
         with pytest.raises(UsageError, match=r"validation/1\.png"):
             train(data, *SHORT, name="parts")
-        assert load(tmp_path / "runs" / "parts")["state"]["step"] == 2
+        assert load(tmp_path / "runs" / "parts")["progress"]["updates"] == 2
         shutil.copy(shapes / "images" / "validation" / "1.png", image)
         parts, straight = train(data, *SHORT, "--resume", name="parts"), train(data, *SHORT, name="straight")
-        for key in ("state_dict", "optimizer", "state"):
+        for key in ("state_dict", "optimizer", "progress", "saver"):
             assert_same_state(load(parts)[key], load(straight)[key])
         assert rows(parts) == rows(straight)
 
@@ -172,12 +172,12 @@ class TestCheckpoints:
             validate_classifier([str(shapes), "--checkpoint", str(whole), "--device", "cpu"])
 
     def test_precision_of_evaluation_is_the_one_that_is_asked_for(self, shapes, trained, monkeypatch):
-        from vision.segment import evaluate
+        from vision.segment import load_trained
 
         seen = []
-        original = evaluate.mixed_precision
+        original = load_trained.mixed_precision
         monkeypatch.setattr(
-            evaluate,
+            load_trained,
             "mixed_precision",
             lambda device, amp, dtype: seen.append((amp, dtype)) or original(device, amp, dtype),
         )

@@ -13,7 +13,7 @@ from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, SampleKey
 from vision.data.loaders import eval_transform
 from vision.data.sources import ArraySource, open_source
-from vision.token_label.dataset import TokenLabelSet, collate_token_labels
+from vision.token_label.dataset import TokenLabelSet
 from vision.token_label.read_maps import LabelMap, open_label_maps
 from vision.token_label.targets import TokenLabelTarget
 from vision.token_label.write_maps import write_label_maps
@@ -42,7 +42,7 @@ def test_a_folder_of_images(source, tmp_path):
     dataset = TokenLabelSet(source, write_maps(tmp_path / "maps", source), eval_transform(CONFIG))
     image, sample = dataset[7]
     assert (image.shape, image.dtype, int(sample.truth)) == ((3, 8, 8), torch.uint8, 1)
-    images, batch, bad = collate_token_labels([dataset[index] for index in (0, 7, 14)])
+    images, batch, bad = TokenLabelSet.collate([dataset[index] for index in (0, 7, 14)])
     assert (images.shape, bad) == ((3, 3, 8, 8), [])
     target = batch.to("cpu").targets((2, 2), 3)
     assert target.truth.argmax(-1).tolist() == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_augmentation_is_a_function_of_the_seed(source, tmp_path):
 def test_through_loading_processes_and_prefetching(source, tmp_path):
     dataset = TokenLabelSet(source, write_maps(tmp_path / "maps", source), create_train_transform(CONFIG))
     dataset = pickle.loads(pickle.dumps(dataset))
-    loader = DataLoader(dataset, 4, num_workers=1, collate_fn=lambda samples: collate_token_labels(samples)[:2])
+    loader = DataLoader(dataset, 4, num_workers=1, collate_fn=lambda samples: TokenLabelSet.collate(samples)[:2])
     count = 0
     for images, batch in PrefetchLoader(loader, device=torch.device("cpu")):
         target = batch.targets((4, 4), 3, smoothing=0.1)
@@ -95,9 +95,9 @@ def test_bad_images_stay_bad(source, tmp_path, monkeypatch):
     monkeypatch.setattr(source, "image", gone)
     bad = dataset[0]
     assert isinstance(bad, BadImage)
-    images, batch, found = collate_token_labels([bad, good])
+    images, batch, found = TokenLabelSet.collate([bad, good])
     assert (len(images), len(batch.truth), found) == (1, 1, [bad])
-    images, batch, found = collate_token_labels([bad])
+    images, batch, found = TokenLabelSet.collate([bad])
     assert (len(images), len(batch), found) == (0, 0, [bad])
 
 

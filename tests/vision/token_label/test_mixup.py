@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
 from tests.support import golden_arrays, golden_file
-from vision.data.mixup import AnyBatchMixup
+from vision.data.augment import AnyBatchMixup
 from vision.token_label.mixup import TokenLabelMixup, mix_targets
 from vision.token_label.targets import TokenLabelTarget
 

@@ -17,12 +17,13 @@ from vision import train as train_module
 from vision import validate
 from vision.cli.config_file import parse_args
 from vision.cli.options import train_parser
-from vision.data.mixup import AnyBatchMixup
+from vision.data.augment import AnyBatchMixup
 from vision.data.sources import open_source
 from vision.token_label.mixup import TokenLabelMixup
 from vision.token_label.read_maps import LabelMap
 from vision.token_label.write_maps import write_label_maps
-from vision.training.task import HeadTask
+from vision.training.build_trainer import build_trainer
+from vision.training.classification import HeadTask
 
 SIZES = ("depth=2", "embed_dim=32", "num_heads=2", "stem_width=8", "patch_size=8")
 TINY = ("--model", "lvvit_t", "--img-size", "32", "--model-kwargs", *SIZES, "--device", "cpu", "-j", "0")
@@ -76,26 +77,19 @@ def labelled(run, maps):
 
 
 @pytest.fixture
-def before_training(run, monkeypatch):
+def before_training(images):
     """Session and trainer of a command, as they are before its first step."""
 
-    def stop(session, trainer, progress, files):
-        raise InterruptedError(session, trainer)
-
     def start(*words):
-        with monkeypatch.context() as patch:
-            patch.setattr(train_module, "_train", stop)
-            with pytest.raises(InterruptedError) as ready:
-                run(*words, name="stopped")
-        shutil.rmtree("runs/stopped")
-        return ready.value.args
+        session = train_module.open_session(parse_args(train_parser(), [str(images), *TINY, *map(str, words)]))
+        return session, build_trainer(session)[0]
 
     return start
 
 
 def first_batch(trainer):
     images, batch = next(iter(trainer.loader))
-    return images, trainer.make_targets(batch)
+    return images, trainer.task.make_targets(batch)
 
 
 def test_a_run_logs_both_losses_and_its_checkpoint_evaluates(images, labelled, capsys):
@@ -118,11 +112,11 @@ def test_defaults(before_training, maps):
     session, trainer = before_training("--token-label", "--token-label-data", maps, "--token-label-size", 4, "-b", 5)
     criterion = trainer.task.criterion
     assert (criterion.dense_weight, criterion.cls_weight, criterion.ground_truth) == (0.5, 1.0, False)
-    assert (trainer.model.return_dense, trainer.model.mix_token, trainer.mixup) == (True, True, None)
+    assert (trainer.model.return_dense, trainer.model.mix_token, trainer.task.mixup) == (True, True, None)
     _, target = first_batch(trainer)
     assert target.tokens.shape == (5, 16, 3)
     assert target.truth.amin().item() == pytest.approx(0.1 / 3)  # smoothing is in the targets
-    assert session.token_labeling.grid == (4, 4)
+    assert session.grid == (4, 4)
 
 
 def test_each_option_reaches_its_place(before_training, maps):
@@ -131,10 +125,10 @@ def test_each_option_reaches_its_place(before_training, maps):
     criterion = trainer.task.criterion
     assert (criterion.dense_weight, criterion.cls_weight, criterion.ground_truth) == (2, 0.5, True)
     assert not trainer.model.mix_token
-    assert isinstance(trainer.mixup, TokenLabelMixup)
+    assert isinstance(trainer.task.mixup, TokenLabelMixup)
     images, target = first_batch(trainer)
     assert target.truth.amin().item() == 0
-    mixed, soft = trainer.mixup(images, target)
+    mixed, soft = trainer.task.mixup(images, target)
     assert not torch.equal(mixed, images)
     torch.testing.assert_close(soft.tokens.sum(-1), torch.ones(len(images), 16))
 
@@ -145,11 +139,11 @@ def test_without_maps_the_datas_classes_are_learned(before_training, mixing):
     _, trainer = before_training("--token-label", "--token-label-size", 4, "--dense-weight", "0.0", "-b", 4, *mixing)
     images, targets = next(iter(trainer.loader))
     if mixing:
-        assert type(trainer.mixup) is AnyBatchMixup
-        assert trainer.make_targets is None
-        _, soft = trainer.mixup(images, targets)
+        assert type(trainer.task.mixup) is AnyBatchMixup
+        assert trainer.task.make_targets(targets) is targets
+        _, soft = trainer.task.mixup(images, targets)
     else:
-        soft = trainer.make_targets(targets)
+        soft = trainer.task.make_targets(targets)
     assert soft.amin().item() == pytest.approx(0.1 / 3, rel=1e-3)
     outputs = trainer.task.train()(images, soft)
     assert outputs["parts"].keys() == {"class"}
@@ -174,7 +168,7 @@ def test_without_the_images_loss_the_patches_alone_learn(before_training, maps):
 
 def test_patches_without_labels_are_no_plain_classification(before_training, maps):
     _, trainer = before_training("--token-label", "--token-label-data", maps)
-    task = HeadTask(trainer.model, {"smoothing": 0.0, "soft_targets": False}, torch.device("cpu")).train()
+    task = HeadTask(trainer.model, torch.nn.CrossEntropyLoss(), torch.device("cpu")).train()
     with pytest.raises(TypeError, match="train with TokenLabelTask"):
         task(torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.long))
 
