@@ -63,6 +63,13 @@ class HeadMixin:
         self.num_classes = head.config.num_classes
         self.head_hidden_size = head.num_features
 
+    def finish_init(self, head: ClassificationHead, weight_init: str) -> None:
+        """Put the head in place and initialise all weights, at the end of a model's constructor."""
+        self.set_head(head)
+        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
+        if weight_init != "skip":
+            self.init_weights(needs_reset=False)
+
     def init_weights(self, *args: Any, **kwargs: Any) -> None:
         """Initialise the backbone as timm does, the head's linear layers with a deviation of 0.02 in every mode.
 

@@ -11,16 +11,15 @@ from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead
+from vision.models.builder import create_with_head, model_cfg
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
-from vision.models.weights.load import checkpoint_filter_fn
 
 __all__ = ["HVT", "HVTBlock"]
 
@@ -123,10 +122,7 @@ class HVT(HeadMixin, VisionTransformer):
         for index, info in enumerate(self.feature_info):
             info["reduction"] *= pool_stride ** sum(pooled <= index for pooled in self.pooled_blocks)
         config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=False)
-        self.set_head(ClassificationHead(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(ClassificationHead(config), weight_init)
 
     @property
     def pooled_blocks(self) -> list[int]:
@@ -218,16 +214,7 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
     narrow = kwargs.get("num_heads", 6) in range(1, 6)
     head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", 3)
-    return build_model_with_cfg(
-        HVT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head=fields,
-        **kwargs,
-    )
+    return create_with_head(HVT, variant, pretrained, fields, **kwargs)
 
 
 @register_model

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from vision.models.builder import create_with_head, model_cfg
 from vision.models.dense_head import DenseHead
 from vision.models.dense_mixin import DenseMixin, DenseOutput
 from vision.models.head_mixin import resolve_head_config, split_head_options
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
-from vision.models.weights.load import checkpoint_filter_fn
 
 __all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]
 
@@ -127,10 +126,8 @@ class LVViT(DenseMixin, VisionTransformer):
             **kwargs,
         )
         self.set_dense(return_dense, mix_token, mix_alpha)
-        self.set_head(DenseHead(resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)
+        self.finish_init(DenseHead(config), weight_init)
 
 
 def _cfg(size: int = 224) -> dict[str, Any]:
@@ -162,17 +159,9 @@ _MODELS: dict[str, dict[str, Any]] = {
 def _create_lvvit(variant: str, pretrained: bool, **kwargs: Any) -> LVViT:
     given, kwargs = split_head_options(kwargs)
     fusion = "sum_fc" if given.keys() - {"drop_rate"} else "cls"  # the published head, unless another is asked for
-    out_indices = kwargs.pop("out_indices", 3)
+    head = {"num_heads": 6, "q_dim": 24, "fusion": fusion, **given}
     model_args = {"mlp_ratio": 3.0, "qkv_bias": False, "norm_layer": nn.LayerNorm, **_MODELS[variant.split("_")[1]]}
-    return build_model_with_cfg(
-        LVViT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head={"num_heads": 6, "q_dim": 24, "fusion": fusion, **given},
-        **{**model_args, **kwargs},
-    )
+    return create_with_head(LVViT, variant, pretrained, head, **{**model_args, **kwargs})
 
 
 @register_model

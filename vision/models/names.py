@@ -8,7 +8,8 @@ from typing import Any
 from timm.models import generate_default_cfgs, register_model
 
 from vision.models import so_vit, sot
-from vision.models.sot import SoT, model_cfg
+from vision.models.builder import model_cfg
+from vision.models.sot import SoT
 
 __all__: list[str] = []
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from timm.models import generate_default_cfgs, register_model
 
-from vision.models.sot import SoT, create_sot, model_cfg
+from vision.models.builder import model_cfg
+from vision.models.sot import SoT, create_sot
 
 __all__: list[str] = []
 

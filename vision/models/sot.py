@@ -10,17 +10,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from vision.models.builder import create_with_head, model_cfg
 from vision.models.dense_mixin import DenseMixin
 from vision.models.head_mixin import resolve_head_config, split_head_options
 from vision.models.token_embed import TokenEmbed
-from vision.models.weights.load import checkpoint_filter_fn
 
-__all__ = ["SoT", "create_sot", "model_cfg", "sinusoid_table"]
+__all__ = ["SoT", "create_sot", "sinusoid_table"]
 
 
 def sinusoid_table(num_tokens: int, dim: int) -> Tensor:
@@ -83,10 +82,7 @@ class SoT(DenseMixin, VisionTransformer):
             self.pos_embed.requires_grad_(False)
         config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, self.has_class_token)
         self.set_dense(return_dense, mix_token, mix_alpha)
-        self.set_head(self.head_class(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(self.head_class(config), weight_init)
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise the weights, the fixed position embedding with its sinusoid."""
@@ -96,46 +92,20 @@ class SoT(DenseMixin, VisionTransformer):
                 self.pos_embed.copy_(sinusoid_table(*self.pos_embed.shape[1:]))
 
 
-def model_cfg(**kwargs: Any) -> dict[str, Any]:
-    """The default_cfg of a model of this package."""
-    return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "pool_size": None,
-        "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "fixed_input_size": True,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj.stem.0",
-        "classifier": ("head.cls_fc", "head.word_fc"),
-        **kwargs,
-    }
-
-
 def create_sot(variant: str, pretrained: bool, head: dict[str, Any], **kwargs: Any) -> SoT:
-    """Build a `SoT` model through timm's builder.
+    """Build a `SoT` model.
 
     Args:
         variant: Name of the model.
         pretrained: Whether to load the weights that ``pretrained_cfg_overlay`` names.
         head: Fields of `HeadConfig` that belong to the variant.
-        **kwargs: The model's arguments, and the head's options, see `split_head_options`.
+        **kwargs: The model's arguments and the head's options, see `split_head_options`.
     """
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", 3)
     if kwargs.get("return_dense"):
         classifier = (*model_cfg()["classifier"], "head.dense_fc")
         kwargs["pretrained_cfg_overlay"] = {"classifier": classifier, **(kwargs.get("pretrained_cfg_overlay") or {})}
-    return build_model_with_cfg(
-        SoT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head=fields,
-        **kwargs,
-    )
+    return create_with_head(SoT, variant, pretrained, fields, **kwargs)
 
 
 default_cfgs = generate_default_cfgs(

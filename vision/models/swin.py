@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
+from timm.models import generate_default_cfgs, register_model
+from timm.models.swin_transformer import SwinTransformer
 
 from sot_core import ClassificationHead
+from vision.models.builder import create_with_head, model_cfg
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["SwinSoT"]
@@ -49,10 +49,7 @@ class SwinSoT(HeadMixin, SwinTransformer):
     ) -> None:
         super().__init__(*args, embed_layer=partial(TokenEmbed, token_embed), weight_init="skip", **kwargs)
         config = resolve_head_config(head or {}, self.num_features, self.num_classes, with_cls=False)
-        self.set_head(ClassificationHead(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(ClassificationHead(config), weight_init)
 
 
 _CFG = model_cfg(pool_size=(7, 7), classifier="head.word_fc")
@@ -61,16 +58,8 @@ default_cfgs = generate_default_cfgs({"swin_tiny_sot.untrained": _CFG, "swin_bas
 
 def _create_swin(variant: str, pretrained: bool, head: dict[str, int], **kwargs: Any) -> SwinSoT:
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", (0, 1, 2, 3))
-    return build_model_with_cfg(
-        SwinSoT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"flatten_sequential": True, "out_indices": out_indices},
-        head=fields,
-        **kwargs,
-    )
+    features = {"flatten_sequential": True, "out_indices": (0, 1, 2, 3)}
+    return create_with_head(SwinSoT, variant, pretrained, fields, features, **kwargs)
 
 
 @register_model

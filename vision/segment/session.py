@@ -28,13 +28,13 @@ from vision.segment.metrics import ConfusionMatrix
 from vision.segment.options import check_options, given_recipe
 from vision.segment.transforms import train_transform
 from vision.segment.weights import load_backbone, load_initial, load_pretrained
+from vision.training.progress import Progress
 from vision.training.resume import require_same
 from vision.training.saver import StepSaver
 from vision.training.schedule import step_schedule
 from vision.training.seeding import seed_run
 from vision.training.session import Session
 from vision.training.task import Task
-from vision.training.trainer import Progress
 
 __all__ = ["SegmentSession", "SegmentTask"]
 

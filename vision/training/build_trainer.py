@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from sot_base.errors import UsageError
+from vision.training.progress import Progress
 from vision.training.resume import restore
 from vision.training.schedule import create_schedule
 from vision.training.session import Session
 from vision.training.task import create_optimizer
-from vision.training.trainer import Progress, Trainer
+from vision.training.trainer import Trainer
 
 __all__ = ["build_trainer"]
 
@@ -60,23 +61,7 @@ def build_trainer(session: Session) -> tuple[Trainer, Progress]:
         task.compile()
     if options.world_size > 1:
         task.prepare_distributed(device_ids=[session.device] if session.device.type == "cuda" else None)
-    trainer = Trainer(
-        task,
-        loader,
-        optimizer,
-        session.scaler,
-        session.autocast,
-        unit=session.unit,
-        batch_size=options.batch_size,
-        accum_steps=options.grad_accum_steps,
-        clip_grad=options.clip_grad,
-        clip_mode=options.clip_mode,
-        max_updates=options.max_steps,
-        seed=options.seed,
-        rank=options.rank,
-        memory_format=session.memory_format,
-        log_interval=options.log_interval,
-    )
+    trainer = Trainer(session, task, loader, optimizer)
     loader.sampler.set_epoch(progress.epoch)
     updates_per_epoch = trainer.updates_per_epoch if session.unit == "epoch" else 1
     with _refusals_as_usage_errors():

@@ -32,12 +32,12 @@ from vision.evaluation.metrics import ClassEvaluator
 from vision.models.build import build_model, check_image_size, model_recipe, resolve_images, saved_recipe
 from vision.models.dense_mixin import DenseOutput
 from vision.models.weights.load import load_initial
+from vision.training.progress import Progress
 from vision.training.resume import require_same
 from vision.training.schedule import epoch_schedule
 from vision.training.seeding import seed_run
 from vision.training.session import Session
 from vision.training.task import Task, head_modules
-from vision.training.trainer import Progress
 
 __all__ = ["ClassificationSession", "HeadTask"]
 

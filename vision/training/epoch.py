@@ -18,8 +18,9 @@ from sot_base.errors import UsageError
 from vision.evaluation.evaluate import progress_bar
 from vision.training.batch_norm import single_values_evaluated
 from vision.training.finite import NonFiniteError, find_culprit
+from vision.training.progress import Progress
 from vision.training.seeding import seed_step
-from vision.training.trainer import Progress, Trainer
+from vision.training.trainer import Trainer
 
 __all__ = ["train_one_epoch"]
 
@@ -44,7 +45,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
     """
     trainer.task.train()
     trainer.task.start_epoch(progress.epoch)
-    trainer.loader.sampler.set_epoch(progress.epoch, progress.step * trainer.batch_size)
+    trainer.loader.sampler.set_epoch(progress.epoch, progress.step * trainer.options.batch_size)
     trainer.optimizer.zero_grad()
     start, images_before, images_at_update = time.perf_counter(), progress.images, progress.images
     batches = () if trainer.completed(progress) else progress_bar(trainer.loader, trainer.place(progress))
@@ -60,7 +61,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
             continue
         _update(trainer, progress, learn=progress.images > images_at_update)
         images_at_update = progress.images
-        if progress.updates % trainer.log_interval == 0:
+        if progress.updates % trainer.options.log_interval == 0:
             speed = (progress.images - images_before) / (time.perf_counter() - start)
             _logger.info(
                 f"{trainer.place(progress)}: loss {progress.mean_loss:.4f}, lr {trainer.lr:.3e}, {speed:.1f} images/s"
@@ -81,14 +82,15 @@ def _summarize(trainer: Trainer, progress: Progress) -> dict[str, float]:
         sums = sums.to(trainer.task.device)
         dist.all_reduce(sums)
     loss_sum, images, bad, *part_sums = sums.tolist()
-    if not images:
+    if not images and trainer.evaluates(progress):
         raise UsageError(f"nothing to learn: no image can be read; {_CHECK_DATA}")
-    whole_epoch = trainer.unit == "epoch" and trainer.completed(progress)  # a few steps may all be skipped
+    whole_epoch = trainer.session.unit == "epoch" and trainer.completed(progress)  # a few steps may all be skipped
     if whole_epoch and progress.skipped == trainer.updates_per_epoch:
         raise NonFiniteError(
             f"every update was skipped: {trainer.place(progress)}, lr {trainer.lr:.1e}, gradients overflow float16; "
             "use --amp-dtype bfloat16 or a lower --lr"
         )
+    images = max(1, images)
     parts = {f"{name}_loss": value / images for name, value in zip(names, part_sums, strict=True)}
     return {"loss": loss_sum / images, **parts, "bad_images": int(bad), "skipped": progress.skipped}
 
@@ -96,19 +98,20 @@ def _summarize(trainer: Trainer, progress: Progress) -> dict[str, float]:
 def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: Any) -> None:
     """Forward and backward of a batch, weighted by its share of the update."""
     count = len(images)
-    step = (progress.updates,) if trainer.unit == "step" else (progress.epoch, progress.step)
-    seed_step(trainer.seed, step, trainer.rank)
+    session, options = trainer.session, trainer.options
+    step = (progress.updates,) if session.unit == "step" else (progress.epoch, progress.step)
+    seed_step(options.seed, step, options.rank)
     images, targets = trainer.task.prepare(images, targets)
-    images = images.contiguous(memory_format=trainer.memory_format)
+    images = images.contiguous(memory_format=session.memory_format)
     share = trainer.task.share(count, trainer.images_of_update(progress.step))
     synchronize = contextlib.nullcontext() if trainer.ends_update(progress.step) else trainer.task.no_sync()
     with single_values_evaluated(trainer.model, images):
         with synchronize:
-            with trainer.autocast():
+            with session.autocast():
                 outputs = trainer.task(images, targets)
             loss, parts = outputs["loss"], outputs.get("parts", {})
             read_losses = _start_reading(torch.stack([loss, *parts.values()]).detach())
-            trainer.scaler.scale(loss * share).backward()
+            session.scaler.scale(loss * share).backward()
         value, *part_values = read_losses()
         if not np.isfinite(value):
             raise _not_finite(trainer, progress, images, value)
@@ -135,24 +138,25 @@ def _start_reading(losses: Tensor) -> Callable[[], list[float]]:
 
 
 def _not_finite(trainer: Trainer, progress: Progress, images: Tensor, value: float) -> NonFiniteError:
-    with trainer.autocast():
+    with trainer.session.autocast():
         culprit = find_culprit(trainer.model, images)
     return NonFiniteError(
         f"the loss is {value}: {trainer.place(progress)}, lr {trainer.lr:.3e}, first in {culprit}; "
-        f"lower --lr, lengthen --warmup-{trainer.unit}s or set --clip-grad"
+        f"lower --lr, lengthen --warmup-{trainer.session.unit}s or set --clip-grad"
     )
 
 
 def _update(trainer: Trainer, progress: Progress, learn: bool) -> None:
     """Update the weights by the gradients, if there are any, and count."""
+    options, scaler = trainer.options, trainer.session.scaler
     if learn:
-        trainer.scaler.unscale_(trainer.optimizer)
-        if trainer.clip_grad is not None:
-            dispatch_clip_grad(trainer.task.get_clip_parameters(), trainer.clip_grad, mode=trainer.clip_mode)
-        scale = trainer.scaler.get_scale()
-        trainer.scaler.step(trainer.optimizer)
-        trainer.scaler.update()
-        progress.skipped += int(trainer.scaler.get_scale() < scale)
+        scaler.unscale_(trainer.optimizer)
+        if options.clip_grad is not None:
+            dispatch_clip_grad(trainer.task.get_clip_parameters(), options.clip_grad, mode=options.clip_mode)
+        scale = scaler.get_scale()
+        scaler.step(trainer.optimizer)
+        scaler.update()
+        progress.skipped += int(scaler.get_scale() < scale)
         trainer.optimizer.zero_grad()
     progress.updates += 1
     trainer.scheduler.step_update(progress.updates)

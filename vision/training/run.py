@@ -15,8 +15,9 @@ from vision.cli.run_files import RunLog, choose_folder, write_options
 from vision.training.build_trainer import build_trainer
 from vision.training.epoch import train_one_epoch
 from vision.training.finite import NonFiniteError, check_parameters
+from vision.training.progress import Progress
 from vision.training.session import Session
-from vision.training.trainer import Progress, Trainer
+from vision.training.trainer import Trainer
 
 __all__ = ["Result", "train"]
 
@@ -131,8 +132,7 @@ def _train_epochs(session: Session, trainer: Trainer, progress: Progress, files:
         epoch = progress.epoch
         train_metrics = train_one_epoch(trainer, progress)
         check_parameters(trainer.model)
-        completed = trainer.completed(progress)
-        if session.unit == "step" and not completed:  # stopped by --max-steps
+        if not trainer.evaluates(progress):
             files.save_within_epoch(progress)
             break
         try:
@@ -144,7 +144,7 @@ def _train_epochs(session: Session, trainer: Trainer, progress: Progress, files:
             raise
         row = session.log_row(progress, train_metrics, metrics, trainer.lr)
         progress.history.append(row)
-        if completed:
+        if trainer.completed(progress):
             progress.next_epoch()
         files.save_epoch(epoch, metrics.get(f"ema_{session.metric}", metrics[session.metric]), metrics, progress)
         place, *values = row.items()

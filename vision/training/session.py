@@ -16,10 +16,10 @@ from vision.cli.resolve_options import plain_options
 from vision.cli.run_files import read_rows
 from vision.models.weights.read import read_checkpoint
 from vision.training.batch_norm import synchronize_batch_norm
+from vision.training.progress import Progress
 from vision.training.resume import find_resume
 from vision.training.saver import Saver
 from vision.training.task import Task
-from vision.training.trainer import Progress
 
 __all__ = ["Session"]
 
