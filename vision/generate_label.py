@@ -61,24 +61,24 @@ def label_parser() -> Parser:
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
     parser.add_argument("--config", help="YAML or JSON file of options")
-    group = parser.add_argument_group("label maps")
-    group.add_argument("--output", help="where to put them: a folder that is not there yet")
-    group.add_argument("--top-k", type=positive_int, default=5, help="classes to keep of each place, at most all")
-    group.add_argument(
+    add = parser.add_argument_group("label maps").add_argument
+    add("--output", help="where to put them: a folder that is not there yet")
+    add("--top-k", type=positive_int, default=5, help="classes to keep of each place, at most all")
+    add(
         "--format",
         choices=tuple(_WRITERS),
         default="folder",
         help="folder: with a header, two arrays for all images; torch: as published, one file an image",
     )
-    group.add_argument(
+    add(
         "--scores",
         choices=("raw", "centred"),
         default="raw",
         help="raw: the model's, as published; centred: less the level of the classes that are left out, which training "
         "counts as 0: for models whose scores are mostly below 0, as binary cross-entropy makes them",
     )
-    group.add_argument("--shard", type=_shard, metavar="I/N", help="make the I-th of N shares of the parts alone")
-    group.add_argument("--part-size", type=positive_int, default=1000, help="images a part, which a kill can cost")
+    add("--shard", type=_shard, metavar="I/N", help="make the I-th of N shares of the parts alone")
+    add("--part-size", type=positive_int, default=1000, help="images a part, which a kill can cost")
     add_checkpoint_options(parser)
     add_source_options(parser, train=True, val=False)
     add_image_options(parser)

@@ -21,7 +21,8 @@ from sot_base.errors import run_main
 from sot_core.options import HEAD_OPTIONS, add_head_options
 from sot_core.pooling import Pooling
 from vision.cli.config_file import Parser
-from vision.cli.options import given_head_settings, positive_int
+from vision.cli.options import positive_int
+from vision.cli.train_options import given_head_settings
 from vision.models.build import build_model, model_recipe
 from vision.models.sizes import PUBLISHED_SIZES
 

@@ -24,7 +24,7 @@ from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import parse_args
 from vision.cli.device import leave_process_group
 from vision.cli.figures import draw_curves
-from vision.cli.options import train_parser
+from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
 from vision.training.demo import run_demo

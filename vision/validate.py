@@ -51,16 +51,12 @@ def validate_parser() -> Parser:
     add_checkpoint_options(parser)
     add_source_options(parser)
     add_image_options(parser)
-    group = parser.add_argument_group("validation")
-    group.add_argument(
-        "--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone"
-    )
-    group.add_argument(
-        "--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others"
-    )
-    group.add_argument("--per-class", help="CSV file: images, accuracy and main confusion of each class")
-    group.add_argument("--confusion", help="picture of which classes are confused (needs matplotlib)")
-    group.add_argument("--results", help="JSON file of the metrics")
+    add = parser.add_argument_group("validation").add_argument
+    add("--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone")
+    add("--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others")
+    add("--per-class", help="CSV file: images, accuracy and main confusion of each class")
+    add("--confusion", help="picture of which classes are confused (needs matplotlib)")
+    add("--results", help="JSON file of the metrics")
     add_device_options(parser)
     return parser
 

@@ -22,7 +22,7 @@ from tests.vision.models.weights.test_published_names import published_names
 from tests.vision.segment.conftest import make_set
 from tests.vision.segment.mmseg import mmseg_state
 from vision import TokenEmbed, check_data, predict, summary, train, validate
-from vision.cli.options import train_parser
+from vision.cli.train_options import train_parser
 from vision.data.classes import imagenet_a_names
 from vision.data.sources import open_source
 from vision.predict import predict_parser

@@ -7,7 +7,7 @@ import yaml
 
 from tests.vision.conftest import assert_same_state, load, make_split, rows, weights
 from vision.cli.config_file import parse_args
-from vision.cli.options import train_parser
+from vision.cli.train_options import train_parser
 from vision.evaluation.load_trained import load_trained
 from vision.validate import validate_parser
 

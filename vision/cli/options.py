@@ -1,4 +1,4 @@
-"""The command line of training, in groups; the names are timm's where timm has the option."""
+"""Options that several command lines share, in groups; the names are timm's where timm has the option."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 from timm.utils import ParseKwargs
 
-from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
-from vision.cli.config_file import Parser
 from vision.data import DATASETS, PUBLISHED_DATASETS
 
 __all__ = [
+    "KeyValues",
     "add_checkpoint_options",
     "add_device_options",
     "add_dry_run",
     "add_image_options",
     "add_loading_options",
     "add_source_options",
-    "given_head_settings",
+    "fraction",
+    "non_negative",
+    "non_negative_int",
     "positive_int",
-    "train_parser",
+    "seed",
 ]
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
-SCHEDULES = ("cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt", "constant")
 
 
 class KeyValues(ParseKwargs):
@@ -76,48 +76,46 @@ def _number(text: str, accept: Callable[[float], bool], kind: str) -> float:
 
 def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val: bool = True) -> None:
     """Where training and validation find labelled images."""
-    group = parser.add_argument_group("data")
-    group.add_argument(
+    add = parser.add_argument_group("data").add_argument
+    add(
         "--dataset",
         "--data-set",
         type=lambda name: PUBLISHED_DATASETS.get(name, name),
         choices=DATASETS,
-        help="what DIR holds; default: as it looks; CIFAR and IMNET are other names of cifar100 and folder",
+        help="kind of data in DIR; default: detected; CIFAR and IMNET are other names of cifar100 and folder",
     )
-    group.add_argument("--data-path", help="another spelling of DIR")
-    group.add_argument("--download", action="store_true", help="fetch CIFAR where it is missing")
+    add("--data-path", help="another spelling of DIR")
+    add("--download", action="store_true", help="download CIFAR if it is missing")
     if train:
-        group.add_argument("--train-split", default="train", help="folder of the training images; . for DIR itself")
+        add("--train-split", default="train", help="folder of the training images; . for DIR itself")
     if val:
-        group.add_argument("--val-split", default="val", help="folder of the validation images; . for DIR itself")
+        add("--val-split", default="val", help="folder of the validation images; . for DIR itself")
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
     """What training, validation and prediction share about images."""
-    group = parser.add_argument_group("images")
-    group.add_argument("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
-    group.add_argument(
+    add = parser.add_argument_group("images").add_argument
+    add("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
+    add(
         "--input-size",
         type=positive_int,
         nargs=3,
         metavar=("3", "HEIGHT", "WIDTH"),
-        help="instead of --img-size: an image that is not square",
+        help="instead of --img-size, for images that are not square",
     )
-    group.add_argument("--crop-pct", type=fraction, help="part of the resized image that the evaluation's crop keeps")
-    group.add_argument("--crop-mode", choices=("center", "squash", "border"), help="how evaluation crops")
-    group.add_argument("--interpolation", choices=INTERPOLATIONS, help="of resizing")
-    group.add_argument("--mean", type=float, nargs="+", help="mean of each channel, images in [0, 1]")
-    group.add_argument("--std", type=float, nargs="+", help="standard deviation of each channel")
-    group.add_argument("-b", "--batch-size", "--b", type=positive_int, default=128, help="images a batch and process")
-    add_loading_options(group)
+    add("--crop-pct", type=fraction, help="fraction of the resized image that the centre crop of evaluation keeps")
+    add("--crop-mode", choices=("center", "squash", "border"), help="how evaluation crops")
+    add("--interpolation", choices=INTERPOLATIONS, help="interpolation of resizing")
+    add("--mean", type=float, nargs="+", help="mean of each channel, for images in [0, 1]")
+    add("--std", type=float, nargs="+", help="standard deviation of each channel")
+    add("-b", "--batch-size", "--b", type=positive_int, default=128, help="images per batch and process")
+    add_loading_options(add)
 
 
-def add_loading_options(group: Any) -> None:
-    """How images are read."""
-    group.add_argument(
-        "-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8"
-    )
-    group.add_argument(
+def add_loading_options(add: Callable[..., Any]) -> None:
+    """How images are read; ``add`` is the ``add_argument`` of a group."""
+    add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
+    add(
         "--bad-images",
         choices=("error", "skip"),
         default="error",
@@ -127,18 +125,18 @@ def add_loading_options(group: Any) -> None:
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
     """Where and in which precision to compute."""
-    group = parser.add_argument_group("device")
-    group.add_argument("--device", help="cuda, cuda:1, cpu, ...; default: a GPU where there is one")
-    group.add_argument(
+    add = parser.add_argument_group("device").add_argument
+    add("--device", help="cuda, cuda:1, cpu, ...; default: a GPU if there is one")
+    add(
         "--amp",
         "--native-amp",
         "--apex-amp",
         action=argparse.BooleanOptionalAction,
-        help="automatic mixed precision; in evaluation the default is as in training",
+        help="automatic mixed precision; evaluation defaults to what training used",
     )
-    group.add_argument("--amp-dtype", choices=("bfloat16", "float16"), default="bfloat16", help="of mixed precision")
-    group.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
-    group.add_argument("--compile", "--torchcompile", action="store_true", help="torch.compile the model")
+    add("--amp-dtype", choices=("bfloat16", "float16"), default="bfloat16", help="data type of mixed precision")
+    add("--channels-last", action="store_true", help="NHWC memory layout")
+    add("--compile", "--torchcompile", action="store_true", help="torch.compile the model")
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -146,169 +144,22 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the resolved configuration and the loss of the first 8 images, write nothing",
+        help="print the resolved configuration and the loss of the first 8 images; write nothing",
     )
-
-
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", default="sot_micro", help="name of a timm model, those of vision.models among them")
-    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
-    group.add_argument("--num-classes", type=positive_int, help="outputs; default: the data's classes")
-    group.add_argument("--drop", type=fraction, help="the model's dropout")
-    group.add_argument("--drop-path", type=fraction, help="stochastic depth")
-    group.add_argument("--pretrained", action="store_true", help="start from timm's weights")
-    group.add_argument(
-        "--initial-checkpoint", "--finetune", help="start from a checkpoint, another class count or size included"
-    )
-    group.add_argument("--freeze-backbone", action="store_true", help="only the head learns; the backbone evaluates")
-    group.add_argument("--head-lr-scale", type=non_negative, default=1.0, help="the head's learning rate, times --lr")
-
-
-def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("optimisation")
-    group.add_argument("--epochs", type=positive_int, default=300, help="epochs, warm-up included")
-    group.add_argument("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
-    group.add_argument("--opt", default="adamw", help="name of a timm optimizer")
-    group.add_argument("--opt-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
-    group.add_argument("--lr", type=non_negative, help="learning rate, as it is used; default 1e-3")
-    group.add_argument(
-        "--lr-base",
-        type=non_negative,
-        help="instead of --lr: the rate for a batch of --lr-base-size; "
-        "it grows with the batch over all processes and accumulation steps",
-    )
-    group.add_argument("--lr-base-size", type=positive_int, default=256, help="images")
-    group.add_argument("--lr-base-scale", choices=("linear", "sqrt"), default="linear", help="how it grows")
-    group.add_argument("--weight-decay", type=non_negative, default=0.05, help="weight decay")
-    group.add_argument("--momentum", type=fraction, default=0.9, help="of optimizers that have it")
-    group.add_argument("--layer-decay", type=fraction, help="the learning rate's factor from layer to layer")
-    group.add_argument("--sched", choices=SCHEDULES, default="cosine", help="schedule, in updates")
-    group.add_argument("--warmup-epochs", type=non_negative, help="default: 5, at most a tenth of the epochs")
-    group.add_argument(
-        "--cooldown-epochs", type=non_negative_int, default=0, help="more epochs, at the last learning rate"
-    )
-    group.add_argument("--warmup-lr", type=non_negative, default=1e-6, help="learning rate at the begin, at most --lr")
-    group.add_argument("--min-lr", type=non_negative, default=1e-5, help="learning rate at the end, at most --lr")
-    group.add_argument("--decay-epochs", type=non_negative, default=30, help="of step, wsd and rsqrt")
-    group.add_argument("--decay-milestones", type=int, nargs="+", default=[30, 60], help="of multistep")
-    group.add_argument("--decay-rate", type=non_negative, default=0.1, help="of step, multistep and poly")
-    group.add_argument("--grad-accum-steps", type=positive_int, default=1, help="batches an update")
-    group.add_argument("--clip-grad", type=non_negative, help="gradient clipping")
-    group.add_argument("--clip-mode", choices=("norm", "value", "agc"), default="norm", help="how to clip")
-    group.add_argument("--model-ema", action="store_true", help="keep and evaluate averaged weights as well")
-    group.add_argument("--model-ema-decay", type=fraction, default=0.9998, help="their decay")
-    group.add_argument("--model-ema-warmup", action="store_true", help="let the decay grow")
-    group.add_argument(
-        "--sync-bn",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="batch statistics over all processes: several processes compute what one does with their batches together",
-    )
-    group.add_argument("--seed", type=seed, default=42, help="of everything random")
-
-
-def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("augmentation")
-    group.add_argument("--no-aug", action="store_true", help="resize and centre crop alone")
-    group.add_argument("--train-crop-mode", choices=("rrc", "rkrc", "rkrr"), help="timm's crop modes; default rrc")
-    group.add_argument("--scale", type=float, nargs=2, help="area of the random crop; default 0.08 1")
-    group.add_argument("--ratio", type=float, nargs=2, help="its aspect ratio; default 3/4 4/3")
-    group.add_argument("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
-    group.add_argument("--vflip", type=fraction, default=0.0, help="probability of a vertical flip")
-    group.add_argument("--color-jitter", type=non_negative, default=0.4, help="strength; unused with --aa")
-    group.add_argument("--aa", help="RandAugment, AutoAugment or AugMix in timm's notation: rand-m9-mstd0.5-inc1, ...")
-    group.add_argument("--train-interpolation", default="random", help="of the random crop")
-    group.add_argument("--aug-repeats", type=positive_int, default=1, help="repeated augmentation")
-    for flag, count in (("--repeated-aug", 3), ("--no-repeated-aug", 1)):
-        group.add_argument(flag, dest="aug_repeats", action="store_const", const=count, help=f"--aug-repeats {count}")
-    group.add_argument("--reprob", type=fraction, default=0.0, help="probability of random erasing")
-    group.add_argument("--remode", choices=("const", "rand", "pixel"), default="pixel", help="what it fills in")
-    group.add_argument("--recount", type=positive_int, default=1, help="erased boxes")
-    group.add_argument("--mixup", type=non_negative, default=0.0, help="mixup's alpha; 0: none")
-    group.add_argument("--cutmix", type=non_negative, default=0.0, help="cutmix's alpha; 0: none")
-    group.add_argument("--cutmix-minmax", type=float, nargs=2, help="size of cutmix's box instead")
-    group.add_argument("--mixup-prob", type=fraction, default=1.0, help="probability of either")
-    group.add_argument("--mixup-switch-prob", type=fraction, default=0.5, help="of cutmix, where both are on")
-    group.add_argument("--mixup-mode", choices=("batch", "pair", "elem"), default="batch", help="what shares a draw")
-    group.add_argument("--mixup-off-epoch", type=non_negative_int, default=0, help="epoch that ends mixing; 0: none")
-    group.add_argument("--smoothing", type=fraction, default=0.1, help="label smoothing")
-
-
-def _add_token_label_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("token labeling", "Every patch learns a label of its own (arXiv:2104.10858).")
-    group.add_argument("--token-label", action="store_true", help="token labeling; the options below need it")
-    group.add_argument("--token-label-data", metavar="LABELS", help="label maps of the training images")
-    group.add_argument(
-        "--token-label-size", type=positive_int, help="patches a side, which must be the model's; default: the model's"
-    )
-    group.add_argument(
-        "--dense-weight", type=non_negative, help="weight of the patches' loss, default 0.5; 0 needs no label maps"
-    )
-    group.add_argument("--cls-weight", type=non_negative, help="weight of the image's loss, default 1")
-    group.add_argument("--ground-truth", action="store_true", help="mix the data's class into the image's label")
-    group.add_argument(
-        "--mix-token",
-        action=argparse.BooleanOptionalAction,
-        help="mix boxes of patches in training; default: where the model can",
-    )
-
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument("--output", default="out/train", help="folder of the runs")
-    group.add_argument("--experiment", help="this run's folder in it; default: <model>-<data>, numbered")
-    group.add_argument(
-        "--resume",
-        nargs="?",
-        const="auto",
-        help="go on from a checkpoint; without a path from the latest of --experiment",
-    )
-    group.add_argument(
-        "--checkpoint-steps", type=non_negative_int, default=0, help="updates between saves; 0: epochs only"
-    )
-    group.add_argument("--checkpoint-hist", type=positive_int, default=1, help="epochs to keep, the best ones")
-    group.add_argument("--log-interval", type=positive_int, default=50, help="updates between log lines")
-    group.add_argument(
-        "--tensorboard",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="log for TensorBoard too, where it is installed",
-    )
-
-
-def train_parser() -> Parser:
-    """The parser of ``vision/train.py``."""
-    parser = Parser(prog="train.py", description="Train an image classifier. Without data: the digits demonstration.")
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    parser.add_argument("--config", help="YAML or JSON file of options, or the name of one in vision/configs")
-    parser.add_argument("--eval", action="store_true", help="validate the checkpoint of --resume instead")
-    add_dry_run(parser)
-    add_source_options(parser, train=True)
-    add_image_options(parser)
-    _add_model_options(parser)
-    add_head_options(parser)
-    parser.set_defaults(**{option.name: None for option in HEAD_OPTIONS})
-    _add_optimisation_options(parser)
-    _add_augmentation_options(parser)
-    _add_token_label_options(parser)
-    add_device_options(parser)
-    _add_output_options(parser)
-    return parser
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     """Which model to evaluate."""
-    group = parser.add_argument_group("model")
-    group.add_argument("--checkpoint", "--eval-checkpoint", "--eval_checkpoint", help="checkpoint file")
-    group.add_argument("--weights", choices=("auto", "ema", "raw"), default="auto", help="averaged or raw weights")
-    group.add_argument("--pretrained", action="store_true", help="timm's weights instead of a checkpoint")
-    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="for checkpoints from elsewhere")
-    group.add_argument("--num-classes", type=positive_int, help="outputs; default: the checkpoint's")
+    add = parser.add_argument_group("model").add_argument
+    add("--checkpoint", "--eval-checkpoint", "--eval_checkpoint", help="checkpoint file")
+    add("--weights", choices=("auto", "ema", "raw"), default="auto", help="averaged or raw weights")
+    add("--pretrained", action="store_true", help="timm's weights instead of a checkpoint")
+    add(
+        "--model-kwargs",
+        nargs="*",
+        default={},
+        action=KeyValues,
+        help="arguments of the model, for checkpoints from elsewhere",
+    )
+    add("--num-classes", type=positive_int, help="outputs; default: the checkpoint's")
     parser.set_defaults(drop=None, drop_path=None)
-
-
-def given_head_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `HeadConfig` that the command line or the configuration gives."""
-    given = {option.name: getattr(args, option.name) for option in HEAD_OPTIONS}
-    return head_settings({name: value for name, value in given.items() if value is not None})

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from sot_base.errors import UsageError
 from vision.cli.device import init_device
-from vision.cli.options import given_head_settings
 from vision.cli.resolve_options import resolve_options
+from vision.cli.train_options import given_head_settings
 from vision.data import (
     AnyBatchMixup,
     BadImages,

@@ -9,7 +9,7 @@ from typing import Any
 
 from vision.cli.config_file import parse_args
 from vision.cli.figures import draw_curves
-from vision.cli.options import train_parser
+from vision.cli.train_options import train_parser
 
 __all__ = ["run_demo"]
 

@@ -16,7 +16,7 @@ from tests.vision.test_distributed import torchrun
 from vision import train as train_module
 from vision import validate
 from vision.cli.config_file import parse_args
-from vision.cli.options import train_parser
+from vision.cli.train_options import train_parser
 from vision.data.augment import AnyBatchMixup
 from vision.data.sources import open_source
 from vision.token_label.mixup import TokenLabelMixup
