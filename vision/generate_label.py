@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections import deque
@@ -32,12 +31,11 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.device import default_workers, init_device, leave_process_group
 from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
@@ -47,8 +45,8 @@ from vision.cli.options import (
 )
 from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
 from vision.evaluation.load_trained import TrainedModel, load_trained
+from vision.evaluation.teacher import Teacher
 from vision.token_label.map_parts import LabelParts
-from vision.token_label.place_scores import PlaceScores
 from vision.token_label.read_maps import HALF_LIMIT, LabelMap, torch_file
 from vision.token_label.write_maps import write_label_maps, write_torch_maps
 
@@ -114,7 +112,8 @@ def generate(args: Namespace) -> None:
     if args.format == "torch":
         _check_torch_format(source, keys)
     names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
-    teacher = _Teacher(args, trained, match_classes(source.class_names, names, source.where), device)
+    class_index = match_classes(source.class_names, names, source.where)
+    teacher = Teacher(trained, class_index, args.top_k, args.scores == "centred", args.channels_last, args.compile)
     shape = (min(args.top_k, len(source.class_names)), *teacher.grid)
     facts = {**_facts(args, trained, source.class_names, keys), "top-k and grid": list(shape)}
     parts = LabelParts(_parts_folder(args), facts, len(keys), args.part_size, shape)
@@ -125,40 +124,8 @@ def generate(args: Namespace) -> None:
         _report(args, source, keys, parts, share)
 
 
-class _Teacher:
-    """From a batch of images to its label maps.
-
-    Attributes:
-        grid: Height and width of the maps.
-        data_config: timm's description of the images.
-    """
-
-    def __init__(self, args: Namespace, trained: TrainedModel, class_index: np.ndarray, device: torch.device) -> None:
-        scores = PlaceScores(trained.model)
-        self._autocast = trained.autocast
-        with self._autocast():
-            self.grid = scores.find_grid(trained.data_config["input_size"], trained.num_classes, device)
-        self._scores: nn.Module = torch.compile(scores) if args.compile else scores
-        self._top_k, self._centred = min(args.top_k, len(class_index)), args.scores == "centred"
-        self._memory_format = memory_format(args.channels_last)
-        self._class_index = torch.from_numpy(class_index).to(device)
-        self.data_config = trained.data_config
-
-    @torch.inference_mode()
-    def label(self, images: Tensor) -> LabelMap:
-        """The maps of images, on the CPU: scores in half precision, classes as the data counts them."""
-        with self._autocast():
-            scores = self._scores(images.contiguous(memory_format=self._memory_format))
-        scores = scores[:, self._class_index].float()
-        best, classes = scores.topk(self._top_k, dim=1)
-        if self._centred and self._top_k < scores.shape[1]:
-            rest = scores.scatter(1, classes, -torch.inf).logsumexp(dim=1, keepdim=True)
-            best = best - (rest - math.log(scores.shape[1] - self._top_k))
-        return LabelMap(best.half().cpu(), classes.cpu())
-
-
 def _make_parts(
-    args: Namespace, teacher: _Teacher, source: Source, parts: LabelParts, share: range, device: torch.device
+    args: Namespace, teacher: Teacher, source: Source, parts: LabelParts, share: range, device: torch.device
 ) -> None:
     """Make those parts of a share that are not there, each process some of them."""
     made = {part for part in range(len(parts)) if parts.is_made(part)}  # also those of other shards are to be alike
@@ -175,7 +142,7 @@ def _make_parts(
 
 
 def _make(
-    args: Namespace, teacher: _Teacher, source: Source, parts: LabelParts, numbers: Sequence[int], device: torch.device
+    args: Namespace, teacher: Teacher, source: Source, parts: LabelParts, numbers: Sequence[int], device: torch.device
 ) -> None:
     """Make parts one after the other, from one stream of batches."""
     indices = [index for part in numbers for index in parts.images(part)]
@@ -252,7 +219,7 @@ def _put_together(args: Namespace, source: Source, keys: Sequence[str], parts: L
     if len(left_out) and args.bad_images == "error":
         raise UsageError(
             f"{len(left_out)} images are left out of the parts: {source.name(left_out[0])} (--bad-images skip); "
-            f"mend or remove them and {parts.folder}, or skip them again"
+            f"repair or remove them and {parts.folder}, or skip them again"
         )
     top_k, *grid = parts.shape
     files = [keys[index] for index in have]

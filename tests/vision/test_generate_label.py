@@ -183,7 +183,7 @@ def _config(folder):
 class TestParts:
     def labelled(self, monkeypatch, stop_after=None):
         """Count the images that are computed; interrupt the run after some batches."""
-        counts, label = [], module._Teacher.label
+        counts, label = [], module.Teacher.label
 
         def counted(teacher, images):
             if len(counts) == stop_after:
@@ -191,7 +191,7 @@ class TestParts:
             counts.append(len(images))
             return label(teacher, images)
 
-        monkeypatch.setattr(module._Teacher, "label", counted)
+        monkeypatch.setattr(module.Teacher, "label", counted)
         return counts
 
     def test_an_interrupted_run_goes_on(self, images, resnet, tmp_path, monkeypatch):

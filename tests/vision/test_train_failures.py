@@ -161,7 +161,7 @@ def test_weights_that_cannot_be_had(images, train, monkeypatch, words):
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", no_network)
     words = ["--model", "vit_tiny_patch16_224", "--model-kwargs", "--img-size", 32, "--pretrained", *words]
     with pytest.raises(
-        UsageError, match=r"^cannot get timm's weights of vit_tiny_patch16_224: no network at all; mend"
+        UsageError, match=r"^cannot get timm's weights of vit_tiny_patch16_224: no network at all; check"
     ):
         train(images, *words)
 

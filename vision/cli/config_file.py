@@ -1,4 +1,4 @@
-"""A parser with YAML and JSON files beneath the command line, and errors of one line."""
+"""A parser that also reads options from YAML and JSON files, with one-line errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the default of an option that has one."""
+    """Show the default of an option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; {self.prog} --help lists the options")
 
     def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """The options of a command line; an unknown one is an error that names the nearest."""
+        """Parse a command line; the error for an unknown option names the nearest one."""
         values, unknown = self.parse_known_args(argv)
         for word in unknown:
             if word.startswith("-"):
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
                 hint = f"did you mean --{near.replace('_', '-')}?" if near else f"{self.prog} --help lists the options"
                 raise UsageError(f"unknown option {word}; {hint}")
         if unknown:
-            raise UsageError(f"superfluous words: {' '.join(unknown)}; {self.prog} --help shows the order")
+            raise UsageError(f"unexpected arguments: {' '.join(unknown)}; {self.prog} --help shows the order")
         return values
 
     def options(self) -> dict[str, argparse.Action]:
@@ -63,12 +63,12 @@ def _positive_flags(action: argparse.Action) -> list[str]:
 
 
 def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line; the values of its ``--config`` file stand before it and give way to it.
+    """Parse a command line, which overrides the values of its ``--config`` file.
 
     Args:
-        parser: A parser with an option ``--config``; a file may give options and positionals that may be left out.
-            With an option ``--data-path``, that is another spelling of the positional ``data_dir``.
-        argv: The words; None: those of the program.
+        parser: A parser with an option ``--config``; a file may give options and optional positionals.
+            An option ``--data-path`` is another spelling of the positional ``data_dir``.
+        argv: The arguments; None: those of the program.
 
     Raises:
         UsageError: for an unknown option or key, naming the nearest one, or an invalid value.
@@ -102,13 +102,13 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
 
 
 def _hvt_recipe(parser: Parser) -> dict[str, Any]:
-    """What a published HVT file stands on: the values that a parser has an option for (evaluation: few of them)."""
+    """The options beneath a published HVT file, as far as the parser has them."""
     known = parser.options().keys()
     return {name: value for name, value in read_yaml(find_config(HVT_RECIPE)).items() if name in known}
 
 
 def _one_data_dir(args: argparse.Namespace) -> argparse.Namespace:
-    """The options with ``data_path`` as ``data_dir``."""
+    """Move ``data_path`` to ``data_dir``."""
     path = vars(args).pop("data_path", None)
     if path is not None and args.data_dir is not None:
         raise UsageError(f"the data is named twice: {args.data_dir} and --data-path {path}; give one")
@@ -156,7 +156,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:
-    """The command line that says what a configuration says."""
+    """The arguments that are equivalent to a configuration."""
     options = parser.options()
     words = []
     for key, value in values.items():
@@ -181,7 +181,7 @@ def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:
 
 def _switch(action: argparse.Action, key: str, value: Any, path: Path) -> list[str]:
     if not isinstance(value, bool):
-        raise UsageError(f"{key} is true or false: {path}, not {value!r}; mend the file")
+        raise UsageError(f"{key} is true or false: {path}, not {value!r}; correct the file")
     if value:
         return [_positive_flags(action)[0]]
     return [f"--no-{key.replace('_', '-')}"] if isinstance(action, argparse.BooleanOptionalAction) else []

@@ -1,4 +1,4 @@
-"""Published configuration files: HVT's JSON files, which hold a model's scaling under the published names."""
+"""HVT's published JSON configuration files, which describe a model under the published names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_hvt_config(values: Mapping[str, Any]) -> bool:
 
 
 def translate_hvt_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say what a published HVT file says; other keys stay as they are.
+    """Translate a published HVT file into options; other keys are kept.
 
     ``input_size`` (one number) becomes ``img_size``, the other sizes become arguments of the model ``hvt``.
 

@@ -17,6 +17,7 @@ __all__ = [
     "add_dry_run",
     "add_image_options",
     "add_loading_options",
+    "add_output_options",
     "add_source_options",
     "fraction",
     "non_negative",
@@ -29,7 +30,7 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 
 class KeyValues(ParseKwargs):
-    """timm's ``name=value ...``; a word without ``=`` is an error of one line."""
+    """timm's ``name=value ...``; an argument without ``=`` is an error."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         for word in values:
@@ -146,6 +147,18 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the resolved configuration and the loss of the first 8 images; write nothing",
     )
+
+
+def add_output_options(parser: argparse.ArgumentParser, output: str) -> Callable[..., Any]:
+    """Where a run goes and when it is saved; returns the ``add_argument`` of the group."""
+    add = parser.add_argument_group("output").add_argument
+    add("--output", default=output, help="folder of all runs")
+    add("--experiment", help="folder of this run, in --output; default: <model>-<data>, numbered")
+    resume = "continue from a checkpoint; without a path, from the latest one of --experiment"
+    add("--resume", nargs="?", const="auto", help=resume)
+    add("--checkpoint-steps", type=non_negative_int, default=0, help="updates between saves; 0: at evaluations only")
+    add("--log-interval", type=positive_int, default=50, help="updates between log lines")
+    return add
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:

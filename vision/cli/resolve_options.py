@@ -16,7 +16,7 @@ _RUNTIME = ("rank", "local_rank", "world_size", "distributed")
 
 
 def resolve_options(args: Namespace) -> None:
-    """Set the learning rate, the warm-up, the weights of token labeling's losses and the number of loading processes.
+    """Set the learning rate, the warm-up and the weights of token labeling's losses.
 
     Raises:
         UsageError: for options that contradict each other.
@@ -48,7 +48,8 @@ def _check_ranges(args: Namespace) -> None:
         if not 0 < low <= high <= upper or (low == high and name == "cutmix_minmax"):
             limit = "" if math.isinf(upper) else f" up to {upper:g}"
             raise UsageError(
-                f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; mend it"
+                f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; "
+                "correct it"
             )
 
 

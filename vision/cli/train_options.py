@@ -12,6 +12,7 @@ from vision.cli.options import (
     add_device_options,
     add_dry_run,
     add_image_options,
+    add_output_options,
     add_source_options,
     fraction,
     non_negative,
@@ -127,27 +128,6 @@ def _add_token_label_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("output").add_argument
-    add("--output", default="out/train", help="folder of all runs")
-    add("--experiment", help="folder of this run, in --output; default: <model>-<data>, numbered")
-    add(
-        "--resume",
-        nargs="?",
-        const="auto",
-        help="continue from a checkpoint; without a path, from the latest one of --experiment",
-    )
-    add("--checkpoint-steps", type=non_negative_int, default=0, help="updates between saves within an epoch; 0: none")
-    add("--checkpoint-hist", type=positive_int, default=1, help="number of best epochs to keep")
-    add("--log-interval", type=positive_int, default=50, help="updates between log lines")
-    add(
-        "--tensorboard",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also log for TensorBoard, if it is installed",
-    )
-
-
 def train_parser() -> Parser:
     """The parser of ``vision/train.py``."""
     parser = Parser(prog="train.py", description="Train an image classifier. Without data: the digits demonstration.")
@@ -164,7 +144,10 @@ def train_parser() -> Parser:
     _add_augmentation_options(parser)
     _add_token_label_options(parser)
     add_device_options(parser)
-    _add_output_options(parser)
+    add = add_output_options(parser, "out/train")
+    add("--checkpoint-hist", type=positive_int, default=1, help="number of best epochs to keep")
+    installed = "also log for TensorBoard, if it is installed"
+    add("--tensorboard", action=argparse.BooleanOptionalAction, default=True, help=installed)
     return parser
 
 

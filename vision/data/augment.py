@@ -1,4 +1,4 @@
-"""Augmentation, timm's: the training transform with one operation mended, and mixup of batches of any size."""
+"""Augmentation, timm's: the training transform with one operation fixed, and mixup for batches of any size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["AnyBatchMixup", "create_train_transform"]
 
 
 def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> Callable[[Image.Image], Tensor]:
-    """``timm.data.create_transform`` for training, to uint8; normalising and erasing come later, on the device.
+    """``timm.data.create_transform`` for training, to uint8; images are normalised and erased later, on the device.
 
     Args:
-        data_config: As of ``timm.data.resolve_data_config``.
-        **augmentation: Arguments of ``create_transform``, before the configuration's.
+        data_config: As returned by ``timm.data.resolve_data_config``.
+        **augmentation: Arguments of ``create_transform`` that override the configuration's.
 
     Raises:
         ValueError: for an augmentation that timm does not know.
@@ -49,7 +49,7 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _operations(parts: Iterable[Any]) -> Iterable[AugmentOp]:
-    """All operations of RandAugment, AutoAugment and AugMix among some transforms."""
+    """Find all operations of RandAugment, AutoAugment and AugMix in transforms."""
     for part in parts:
         if isinstance(part, AugmentOp):
             yield part
@@ -60,7 +60,7 @@ def _operations(parts: Iterable[Any]) -> Iterable[AugmentOp]:
 
 
 class AnyBatchMixup(Mixup):
-    """`timm.data.Mixup` that also takes an odd number of images: the last one of them is left unmixed.
+    """`timm.data.Mixup` that also accepts an odd number of images, of which the last one stays unmixed.
 
     Shape:
         images (B, C, H, W), targets (B,) -> images (B, C, H, W), soft targets (B, num_classes).

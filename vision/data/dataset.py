@@ -39,11 +39,11 @@ class BadImage:
 
 
 def collate(stack: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Batch:
-    """Stack images and targets; bad images go into a list of their own. Without a good image the batch is empty.
+    """Stack images and targets; bad images are returned as a list. Without a good image the batch is empty.
 
     Args:
-        stack: From samples to images and targets.
-        samples: Those of a data set.
+        stack: Turns a list of samples into images and targets.
+        samples: Samples of a data set.
     """
     bad = [sample for sample in samples if isinstance(sample, BadImage)]
     good = [sample for sample in samples if not isinstance(sample, BadImage)]
@@ -54,7 +54,7 @@ def collate(stack: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Ba
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, numpy's and torch's CPU generators for a block; in a main process they then go on as before."""
+    """Seed the CPU generators of Python, numpy and torch for a block; the main process restores their state."""
     in_worker = get_worker_info() is not None
     states = None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())
     random.seed(seed)
@@ -76,7 +76,7 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
 
     Args:
         source: The images.
-        transform: From an RGB image to what the loader collates.
+        transform: Maps an RGB image to what the loader collates.
         class_index: (K,) the model's index of each of the source's classes; None: as in the source.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Image files in a folder or a tar, as one tree of relative paths, and the images that a command line names."""
+"""Image files in a folder or a tar as a tree of relative paths, and the images that a command line names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _hidden(path: str) -> bool:
 
 
 class FileTree(Protocol):
-    """Files under a root, by paths with ``/`` relative to it; hidden files and folders are left out."""
+    """Files under a root, by paths with ``/`` relative to it, without hidden files and folders."""
 
     root: Path
 
@@ -71,13 +71,13 @@ class FolderTree:
 
 
 class TarTree:
-    """An uncompressed tar, read in place: nothing is unpacked, and worker processes share no file position.
+    """An uncompressed tar, read in place without unpacking; worker processes do not share a file position.
 
     Args:
         root: The tar file.
 
     Raises:
-        UsageError: if the file is no readable tar, or a compressed one.
+        UsageError: if the file is not a readable, uncompressed tar.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -112,10 +112,10 @@ class TarTree:
 
 
 def open_tree(root: str | os.PathLike[str]) -> FileTree:
-    """The tree of a folder, or of a tar file.
+    """Open a folder or a tar file as a tree.
 
     Raises:
-        UsageError: if there is nothing of that name.
+        UsageError: if it does not exist.
     """
     path = Path(root)
     if path.is_dir():

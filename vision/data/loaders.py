@@ -1,6 +1,6 @@
-"""Loaders from timm's parts: its transforms, collation and prefetching.
+"""Loaders made of timm's transforms, collation and prefetching.
 
-timm's ``create_loader`` puts the same parts together, but drops the last partial batch in training, seeds by worker
+timm's ``create_loader`` combines the same parts, but drops the last partial batch in training, seeds by worker
 and lets the data set replace a file that cannot be read.
 """
 
@@ -30,7 +30,7 @@ class BadImages:
     """What happens to images that cannot be read, and their count.
 
     Args:
-        policy: ``error`` stops at the first one; ``skip`` leaves it out of its batch, and names it once.
+        policy: ``error`` stops at the first one; ``skip`` removes it from its batch, and logs it once.
     """
 
     def __init__(self, policy: str = "error") -> None:
@@ -41,7 +41,7 @@ class BadImages:
         """Count the bad images of a batch.
 
         Raises:
-            ImageError: under ``error``, with the name of the file.
+            ImageError: with policy ``error``, naming the file.
         """
         if bad and self.policy == "error":
             raise ImageError(bad[0].name, bad[0].reason)
@@ -53,14 +53,14 @@ class BadImages:
 
 
 class Loader:
-    """torch's loader of batches, whose bad images go to `BadImages` in the main process.
+    """torch's data loader, which reports bad images to `BadImages` in the main process.
 
     Args:
-        dataset: The samples; ``dataset.collate`` makes a batch and a list of bad images of them.
-        sampler: Which samples, in which order.
+        dataset: The samples; ``dataset.collate`` turns them into a batch and a list of bad images.
+        sampler: The order of the samples.
         batch_size: Samples of a batch.
         workers: Worker processes.
-        device: Where the batches will go.
+        device: The device that batches are moved to later.
         bad_images: What happens to unreadable images.
     """
 
@@ -127,13 +127,13 @@ def create_train_loader(
 
     Args:
         dataset: The images; its transform is set here. Batches of a `TokenLabelSet` have a `TokenLabelBatch`.
-        data_config: As of ``timm.data.resolve_data_config``.
-        batch_size: Images a batch on each process (> 0).
+        data_config: As returned by ``timm.data.resolve_data_config``.
+        batch_size: Images per batch on each process (> 0).
         seed: The run's seed.
         rank: This process.
         world_size: Processes.
         num_repeats: Repeated augmentation, see `TrainSampler`.
-        workers: Worker processes; their number has no influence on the batches.
+        workers: Worker processes; their number does not change the batches.
         device: Where the batches go.
         bad_images: What happens to unreadable images.
         **augmentation: Arguments of `create_train_transform`.
@@ -150,7 +150,7 @@ def create_train_loader(
 
 
 def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
-    """The transform of evaluation, timm's: resize, centre crop; normalised unless ``as_bytes``."""
+    """Timm's transform for evaluation: resize and centre crop; normalised unless ``as_bytes``."""
     return create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
 
 
@@ -165,18 +165,18 @@ def create_eval_loader(
     bad_images: BadImages | None = None,
     indices: Sequence[int] | None = None,
 ) -> PrefetchLoader:
-    """Batches in order, resized and cropped; over several processes each image comes once, with no padding.
+    """Batches in order, resized and cropped; over several processes each image is used once, without padding.
 
     Args:
         dataset: The images; its transform is set here.
-        data_config: As of ``timm.data.resolve_data_config``.
-        batch_size: Images a batch on each process (> 0).
+        data_config: As returned by ``timm.data.resolve_data_config``.
+        batch_size: Images per batch on each process (> 0).
         rank: This process.
         world_size: Processes.
         workers: Worker processes.
         device: Where the batches go.
         bad_images: What happens to unreadable images.
-        indices: The images to load; None: all of them.
+        indices: The images to load; None: all.
     """
     dataset.transform = eval_transform(data_config)
     sampler = (range(len(dataset)) if indices is None else indices)[rank::world_size]

@@ -63,43 +63,35 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
         UsageError: if the checkpoint is missing, damaged, of an unknown model, or does not fit the model in full.
     """
     if args.checkpoint is None:
-        return _from_timm(args, device)
-    checkpoint = read_checkpoint(args.checkpoint)
-    weights, state = choose_weights(checkpoint, args.weights)
-    ours = "recipe" in checkpoint
-    saved = checkpoint["data_config"] if ours else None
-    recipe = checkpoint["recipe"] if ours else _guess_recipe(args, checkpoint, state)
-    if args.model not in (None, recipe["name"]):
-        raise UsageError(f"{args.checkpoint} holds {recipe['name']}, not {args.model}; leave out the model's name")
-    model = build_model(recipe)
-    data_config = resolve_images(args, model, saved)
-    if ours:
-        load_state(model, state, str(args.checkpoint))
-        if tuple(data_config["input_size"]) != tuple(saved["input_size"]):
-            model = _resize(model, recipe, data_config["input_size"][1:])
+        if args.model is None or not args.pretrained:
+            raise UsageError("no weights: give --checkpoint PATH, or --model NAME --pretrained for timm's")
+        recipe = model_recipe(args, args.num_classes or 1000, {})
+        model, checkpoint, weights = build_model(recipe, pretrained=True), {}, "pretrained"
+        data_config = resolve_images(args, model)
     else:
-        load_checkpoint(model, state, strict=True)
+        checkpoint = read_checkpoint(args.checkpoint)
+        weights, state = choose_weights(checkpoint, args.weights)
+        ours = "recipe" in checkpoint
+        recipe = checkpoint["recipe"] if ours else _guess_recipe(args, checkpoint, state)
+        if args.model not in (None, recipe["name"]):
+            raise UsageError(f"{args.checkpoint} holds {recipe['name']}, not {args.model}; leave out the model's name")
+        model, checkpoint = build_model(recipe), checkpoint if ours else {}
+        saved = checkpoint.get("data_config")
+        data_config = resolve_images(args, model, saved)
+        if ours:
+            load_state(model, state, str(args.checkpoint))
+            if tuple(data_config["input_size"]) != tuple(saved["input_size"]):
+                model = _resize(model, recipe, data_config["input_size"][1:])
+        else:
+            load_checkpoint(model, state, strict=True)
     check_image_size(model, recipe["name"], data_config["input_size"])
-    names = list(checkpoint["class_names"]) if ours else None
-    return _finish(args, device, model, recipe, names, data_config, weights, checkpoint["options"] if ours else {})
-
-
-def _finish(
-    args: Namespace,
-    device: torch.device,
-    model: nn.Module,
-    recipe: dict[str, Any],
-    class_names: list[str] | None,
-    data_config: dict[str, Any],
-    weights: str,
-    options: Mapping[str, Any],
-) -> TrainedModel:
-    """Put the model on the device and choose the precision; ``options`` are those of its training."""
+    names, options = checkpoint.get("class_names"), checkpoint.get("options", {})
     if args.amp is None:
         args.amp, args.amp_dtype = options.get("amp"), options.get("amp_dtype", args.amp_dtype)
     autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
     model = model.to(device=device, memory_format=memory_format(args.channels_last)).eval()
-    return TrainedModel(model, recipe, class_names, data_config, weights, options.get("dataset"), autocast)
+    names = None if names is None else list(names)
+    return TrainedModel(model, recipe, names, data_config, weights, options.get("dataset"), autocast)
 
 
 def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]) -> nn.Module:
@@ -114,16 +106,6 @@ def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]
         return model
     resized = build_model({**recipe, "kwargs": {**recipe["kwargs"], "img_size": tuple(img_size)}})
     return load_checkpoint(resized, model.state_dict(), strict=True)
-
-
-def _from_timm(args: Namespace, device: torch.device) -> TrainedModel:
-    if args.model is None or not args.pretrained:
-        raise UsageError("no weights: give --checkpoint PATH, or --model NAME --pretrained for timm's")
-    recipe = model_recipe(args, args.num_classes or 1000, {})
-    model = build_model(recipe, pretrained=True)
-    data_config = resolve_images(args, model)
-    check_image_size(model, recipe["name"], data_config["input_size"])
-    return _finish(args, device, model, recipe, None, data_config, "pretrained", {})
 
 
 def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
         return model if has_head or not head else attach_head(model, head, **dense)
     except OSError as error:
         raise UsageError(
-            f"cannot get timm's weights of {name}: {_one_line(error)}; mend the connection, or give a file of them as "
+            f"cannot get timm's weights of {name}: {_one_line(error)}; check the connection, or give a file of them as "
             "a checkpoint instead of --pretrained"
         ) from error
     except (ValueError, TypeError, AssertionError, ArithmeticError, RuntimeError) as error:
@@ -124,7 +124,7 @@ def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = N
     try:
         return resolve_data_config(given, pretrained_cfg=saved, model=model)
     except AssertionError as error:
-        raise UsageError("--mean and --std want one number, or one for each channel; mend them") from error
+        raise UsageError("--mean and --std want one number, or one for each channel; correct them") from error
 
 
 def check_image_size(model: nn.Module, name: str, size: Sequence[int]) -> None:

@@ -1,17 +1,18 @@
-"""What the models of this package share when timm builds them: the default configuration and the builder."""
+"""What the models of this package share when timm builds them: default configuration, builder and registration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg
+from timm.models import build_model_with_cfg, register_model
 
 from vision.models.head_mixin import HeadMixin
 from vision.models.weights.load import checkpoint_filter_fn
 
-__all__ = ["create_with_head", "model_cfg"]
+__all__ = ["create_with_head", "model_cfg", "register_variant"]
 
 Model = TypeVar("Model", bound=HeadMixin)
 _FEATURES = {"out_indices": 3, "feature_cls": "getter"}
@@ -62,3 +63,22 @@ def create_with_head(
         head=head,
         **kwargs,
     )
+
+
+def register_variant(module: str, name: str, create: Callable[..., Model], title: str, **fixed: Any) -> None:
+    """Register one of the variants of a family with timm, as a function of its module.
+
+    Args:
+        module: The module, which has the variant's ``default_cfgs``.
+        name: Name of the variant.
+        create: Builds it from ``pretrained`` and keyword arguments.
+        title: Docstring of the function.
+        **fixed: Keyword arguments of the variant, which the caller may override.
+    """
+
+    def create_variant(pretrained: bool = False, **kwargs: Any) -> Model:
+        return create(pretrained, **{**fixed, **kwargs})
+
+    create_variant.__name__ = create_variant.__qualname__ = name
+    create_variant.__module__, create_variant.__doc__ = module, title
+    setattr(sys.modules[module], name, register_model(create_variant))

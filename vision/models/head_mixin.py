@@ -1,4 +1,4 @@
-"""What turns a timm model into one with the second-order head: the same few methods for every kind of backbone."""
+"""The methods that give a timm model the second-order head, the same for every kind of backbone."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class HeadMixin:
 
 
 def no_dense_error(model_class: type[nn.Module]) -> ValueError:
-    """What is wrong where patches' logits are asked of a model that has no token for every patch."""
+    """The error for asking a model without a token for every patch for logits of patches."""
     return ValueError(
         f"{model_class.__name__} has no token for every patch to the end: return_dense and mix_token are for timm's "
         "VisionTransformer (vit_*, deit_*) and for sot_*, so_vit_*, deit_*_sot and lvvit_*"
@@ -179,7 +179,7 @@ def resolve_head_config(
         embed_dim: The backbone's token width.
         num_classes: Classes, where ``values`` names none.
         with_cls: Whether the backbone has a class token.
-        settings: Fields of `HeadConfig` that overrule ``values``.
+        settings: Fields of `HeadConfig` that override ``values``.
 
     Raises:
         ValueError: as `HeadConfig.from_dict`, or if ``values`` has another token width.

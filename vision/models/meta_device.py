@@ -1,4 +1,4 @@
-"""Run a model on the meta device: shapes and gradient paths without computing anything."""
+"""Run a model on the meta device, to find shapes and gradient paths without computing anything."""
 
 from __future__ import annotations
 

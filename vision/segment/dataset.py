@@ -65,7 +65,7 @@ class PairSet(Dataset[Any]):
 
 
 class StreamSampler(Sampler[SampleKey]):
-    """Epochs of `TrainSampler` in a row, cut into intervals that need not end where an epoch does.
+    """Epochs of `TrainSampler` in a row, cut into intervals that may end in the middle of an epoch.
 
     Position p of the stream goes to process ``p % world_size``.
 
@@ -136,7 +136,7 @@ def train_loader(
     bad_images: BadImages,
     interval: int | None = None,
 ) -> Loader:
-    """Batches of crops (B, 3, S, S), uint8, and classes (B, S, S), one a step.
+    """Batches of crops (B, 3, S, S), uint8, and classes (B, S, S), one batch per step.
 
     Args:
         dataset: The images.
@@ -145,7 +145,7 @@ def train_loader(
         seed: The run's seed.
         rank: This process.
         world_size: Processes.
-        workers: Worker processes; their number has no influence on the batches.
+        workers: Worker processes; their number does not change the batches.
         device: Where the batches go.
         bad_images: What happens to unreadable images.
         interval: Steps between validations; None: all are one interval.
@@ -159,7 +159,7 @@ def train_loader(
 def eval_loader(
     dataset: PairSet, rank: int, world_size: int, workers: int, device: torch.device, bad_images: BadImages
 ) -> Loader:
-    """Images of their own sizes, one by one, in order; over several processes each comes once."""
+    """Images of their own sizes, one by one, in order; over several processes each is used once."""
     indices = range(rank, len(dataset), world_size)
     return _OnDevice(dataset, indices, 1, workers, device, bad_images)
 

@@ -1,4 +1,4 @@
-"""Predictions of images of any size: at once or by windows, averaged over scales and the mirrored image."""
+"""Predictions of images of any size: at once or by windows, averaged over scales and the flipped image."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Inference", "create_pixel_predict", "inference_options", "slide_logi
 
 
 def window_starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows begin that cover a side; the last one ends where the side does.
+    """Where windows that cover a side start; the last one ends where the side does.
 
     Args:
         length: Pixels of the side.
         window: Pixels of a window; a shorter side is one window.
-        stride: Pixels between windows, but for the last.
+        stride: Pixels between windows, except for the last one.
     """
     if length <= window:
         return [0]
@@ -51,14 +51,14 @@ def slide_logits(model: nn.Module, images: Tensor, window: int, stride: int) -> 
 
 @dataclass(frozen=True)
 class Inference:
-    """How a model is run over an image.
+    """How a model predicts an image.
 
     Attributes:
         window: Height and width of the windows in pixels; None: the whole image at once.
         stride: Pixels between windows.
         short_side: Short side that images are resized to before the scales; 0: as they are.
         scales: Factors of the size to average over.
-        flip: Whether the mirrored image counts too.
+        flip: Whether to average with the flipped image.
         autocast: The context of mixed precision.
     """
 

@@ -28,8 +28,8 @@ class Segmenter:
 
     Attributes:
         model: The model, in evaluation mode.
-        recipe: What built it.
-        rules: How annotations and class indices go together.
+        recipe: What it was built from.
+        rules: How annotations and class indices correspond.
         images: ``mean``, ``std`` and ``short_side`` of its training.
         window: Height and width of its crops in training.
         class_names: Names of the classes, or None.
@@ -46,7 +46,7 @@ class Segmenter:
 
 
 def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[str, Any] | None = None) -> Segmenter:
-    """The model of a checkpoint of vision/segment/train.py, or of mmsegmentation's UperNet on LV-ViT.
+    """Load a checkpoint of vision/segment/train.py, or mmsegmentation's UperNet on LV-ViT.
 
     Args:
         path: The file.

@@ -12,6 +12,7 @@ from vision.cli.options import (
     add_device_options,
     add_dry_run,
     add_loading_options,
+    add_output_options,
     fraction,
     non_negative,
     non_negative_int,
@@ -139,7 +140,8 @@ def train_parser() -> Parser:
     _add_optimisation_options(parser)
     add_inference_options(parser, crop=False)
     add_device_options(parser)
-    _add_output_options(parser)
+    add = add_output_options(parser, "out/segment")
+    add("--val-steps", type=positive_int, default=8000, help="updates between validations")
     return parser
 
 
@@ -183,26 +185,11 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=seed, default=42, help="seed of all random numbers")
 
 
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("output").add_argument
-    add("--output", default="out/segment", help="folder of all runs")
-    add("--experiment", help="folder of this run, in --output; default: <model>-<data>, numbered")
-    add(
-        "--resume",
-        nargs="?",
-        const="auto",
-        help="continue from a checkpoint; without a path, from that of --experiment",
-    )
-    add("--val-steps", type=positive_int, default=8000, help="updates between validations")
-    add("--checkpoint-steps", type=non_negative_int, default=0, help="updates between saves; 0: at validations only")
-    add("--log-interval", type=positive_int, default=50, help="updates between log lines")
-
-
 def check_options(args: argparse.Namespace) -> None:
-    """Look at options that must fit together, and fill in the warm-up.
+    """Check options that depend on each other, and set the warm-up.
 
     Raises:
-        UsageError: for those that do not.
+        UsageError: for options that contradict each other.
     """
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
@@ -213,7 +200,7 @@ def check_options(args: argparse.Namespace) -> None:
             f"the warm-up of {args.warmup_steps} steps leaves none of {args.steps}; shorten --warmup-steps"
         )
     if args.scale[0] > args.scale[1]:
-        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; mend it")
+        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
     last = args.num_classes if args.reduce_zero_label else args.num_classes - 1
     if args.ignore_index <= last:
         raise UsageError(f"--ignore-index {args.ignore_index} is a class: they have values up to {last}; raise it")

@@ -1,4 +1,4 @@
-"""Segment images: for each a PNG of class values, one of colours, and if asked for one of both over the image.
+"""Segment images: for each a PNG of class values, one of colours, and optionally an overlay on the image.
 
 python vision/segment/predict.py PHOTO.jpg FOLDER --checkpoint RUN/model_best.pth.tar --output DIR
 """
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def name_results(paths: Sequence[str]) -> dict[str, Path]:
-    """The images that are named, by the names of their results: their own, below the folder that is named.
+    """The images of a command line, by the names of their results: relative to the folder that was named.
 
     Raises:
         UsageError: for a path that does not exist, a folder without images, and two images with one result.
@@ -76,7 +76,7 @@ def name_results(paths: Sequence[str]) -> dict[str, Path]:
 
 
 def plan_results(found: Mapping[str, Path], output: str, endings: Sequence[str]) -> dict[str, list[Path]]:
-    """The files that each image's results go to.
+    """The files for the results of each image.
 
     Args:
         found: As returned by `name_results`.
@@ -84,7 +84,7 @@ def plan_results(found: Mapping[str, Path], output: str, endings: Sequence[str])
         endings: What follows the name of each, but ``.png``.
 
     Raises:
-        UsageError: if one is the place of two results, or of an image.
+        UsageError: if a file would hold two results, or replace an image.
     """
     images = {path.resolve() for path in found.values()}
     taken: dict[Path, Path] = {}

@@ -13,7 +13,7 @@ from timm.utils import unwrap_model
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
-from vision.cli.device import default_workers, init_device
+from vision.cli.device import init_device
 from vision.data import BadImages
 from vision.evaluation.dry_run import dry_run
 from vision.evaluation.evaluate import create_predict, evaluate
@@ -99,19 +99,11 @@ class SegmentSession(Session):
             self._load_first_weights(model)
         else:
             self._check_same_run()
-        transform = train_transform(
-            args.crop_size,
-            args.short_side,
-            args.scale,
-            args.class_limit,
-            args.hflip,
-            args.distort,
-            images["mean"],
-            args.ignore_index,
-        )
+        sizes = (args.crop_size, args.short_side, args.scale)
+        colours = (args.distort, images["mean"])
+        transform = train_transform(*sizes, args.class_limit, args.hflip, *colours, args.ignore_index)
         self.train_set, self.val_set = PairSet(train, rules, transform), PairSet(val, rules)
         self.criterion = SegmentationLoss(args.ignore_index, args.aux_weight, args.dice_weight)
-        self.workers = default_workers(args.workers, args.world_size)
         self.place_model(model)
 
     def _load_first_weights(self, model: nn.Module) -> None:
@@ -169,22 +161,11 @@ class SegmentSession(Session):
 
     def create_train_loader(self) -> Any:
         args = self.args
-        return train_loader(
-            self.train_set,
-            args.batch_size,
-            range(args.steps),
-            args.seed,
-            args.rank,
-            args.world_size,
-            self.workers,
-            self.device,
-            BadImages(args.bad_images),
-            interval=args.val_steps,
-        )
+        steps, loading = range(args.steps), self.loading()
+        return train_loader(self.train_set, args.batch_size, steps, args.seed, interval=args.val_steps, **loading)
 
     def create_eval_loader(self) -> Any:
-        args, bad_images = self.args, BadImages(self.args.bad_images)
-        return eval_loader(self.val_set, args.rank, args.world_size, self.workers, self.device, bad_images)
+        return eval_loader(self.val_set, **self.loading())
 
     def schedule(self) -> dict[str, Any]:
         return step_schedule(self.args)
@@ -215,7 +196,7 @@ class SegmentSession(Session):
         loader = train_loader(self.train_set, count, range(1), args.seed, 0, 1, 0, self.device, bad_images)
         pixels, classes = next(iter(loader))
         if not len(pixels):
-            raise UsageError(f"no image can be read: {self.train_set.source.where}; mend the files")
+            raise UsageError(f"no image can be read: {self.train_set.source.where}; repair the files")
         batch = normalize(pixels, self.data["images"]["mean"], self.data["images"]["std"]), classes
         facts = {"world_size": args.world_size, "recipe": self.recipe, "data": self.data}
         dry_run(args, facts, batch, create_predict(self.model, self.autocast), self.criterion)

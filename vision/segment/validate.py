@@ -91,7 +91,7 @@ def validate(args: Namespace) -> dict[str, Any]:
         dist.all_reduce(counts)
     images, bad = counts.tolist()
     if not images:
-        raise UsageError(f"no image can be read: {dataset.source.where}; mend the files")
+        raise UsageError(f"no image can be read: {dataset.source.where}; repair the files")
     confusion.require_pixels(dataset.source.where)
     metrics = {**confusion.compute(), "images": images, "bad_images": bad}
     if args.rank == 0:
@@ -103,7 +103,7 @@ def _dry_run(args: Namespace, trained: Segmenter, inference: Inference, loader: 
     """Print the options and the cross-entropy of the pixels of the first image that can be read."""
     batch = next((batch for batch in loader if len(batch[0])), None)
     if batch is None:
-        raise UsageError("no image can be read: --val-split; mend the files")
+        raise UsageError("no image can be read: --val-split; repair the files")
     pixels, classes = batch
     batch = normalize(pixels, trained.images["mean"], trained.images["std"]), classes
     ignore_index = trained.rules.ignore_index

@@ -1,4 +1,4 @@
-"""Images with their label maps: the data set, its batches, and how those become targets on the device."""
+"""Images with their label maps: the data set, its batches, and targets made of them on the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["TokenLabelBatch", "TokenLabelSet"]
 
 
 class TokenLabelBatch(NamedTuple):
-    """What targets are made of, of one image (`TokenLabelSet`) or a batch.
+    """What targets are made of: of one image (`TokenLabelSet`) or a batch.
 
     Attributes:
         truth: (B,) class indices.
@@ -34,7 +34,7 @@ class TokenLabelBatch(NamedTuple):
     frames: Tensor
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> TokenLabelBatch:
-        """The batch with its classes and maps on a device, for ``timm.data.loader.PrefetchLoader``."""
+        """Move classes and maps to a device; called by ``timm.data.loader.PrefetchLoader``."""
         truth, scores, classes = (part.to(device, non_blocking=non_blocking) for part in (self.truth, *self.label_map))
         return TokenLabelBatch(truth, LabelMap(scores, classes), self.frames)
 
@@ -50,7 +50,7 @@ class TokenLabelSet(ImageSet):
         source: The images.
         maps: Their label maps, of the model's classes; images of a folder go by ``<class>/<image>``, images of one file
             (CIFAR, digits) by their number.
-        transform: As `FollowTransform` takes; it may be set later on.
+        transform: As for `FollowTransform`; it may be set later.
         class_index: As `ImageSet`.
 
     Raises:
@@ -73,7 +73,7 @@ class TokenLabelSet(ImageSet):
 
     @property
     def transform(self) -> FollowTransform | None:
-        """The transform, followed; setting it takes any that `FollowTransform` does."""
+        """The transform, as a `FollowTransform`."""
         return self._transform
 
     @transform.setter

@@ -1,4 +1,4 @@
-"""Label maps on their way: parts that are made one by one, by any process, and outlive an interruption."""
+"""Parts of label maps in the making: written one by one, by any process, and kept when a run is interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     """The maps of a part.
 
     Attributes:
-        indices: (M,) the images that have one, in order; those that could not be read are not among them.
+        indices: (M,) the images that have a map, in order, without those that could not be read.
         scores: (M, k, h, w) half precision.
         classes: (M, k, h, w) int32.
     """
@@ -33,13 +33,13 @@ class Part(NamedTuple):
 
 
 class LabelParts:
-    """A folder with one file for every ``size`` images, each written whole or not at all.
+    """A folder with one file for each ``size`` images, each written whole or not at all.
 
     Args:
-        folder: The folder; it is made with the first part.
-        facts: What the maps depend on, in plain values; parts of other facts are refused.
+        folder: The folder; it is created with the first part.
+        facts: What the maps depend on, in plain values; parts with other facts are refused.
         count: Images.
-        size: Images a part (> 0).
+        size: Images per part (> 0).
         shape: Top-k, height and width of a map.
     """
 
@@ -57,10 +57,10 @@ class LabelParts:
         return range(part * self.size, min(self.count, (part + 1) * self.size))
 
     def is_made(self, part: int) -> bool:
-        """Whether a part is there.
+        """Whether a part exists.
 
         Raises:
-            UsageError: if it is of other facts, with those that differ, or damaged.
+            UsageError: if it has other facts, naming them, or is damaged.
         """
         if not self._path(part).exists():
             return False
@@ -94,7 +94,7 @@ class LabelParts:
         return self._load(part, "indices")[0]
 
     def read(self, part: int) -> Part:
-        """A part.
+        """Read a part.
 
         Raises:
             UsageError: if it is missing or damaged.

@@ -17,15 +17,15 @@ __all__ = ["TokenLabelMixup", "mix_targets"]
 class TokenLabelMixup(AnyBatchMixup):
     """`AnyBatchMixup` for images with a `TokenLabelTarget`.
 
-    A patch gets the label of what is in it: under cutmix the patches of the box get the other image's labels, and those
-    on its edge both, by area. (The published code mixes all patches by the area of the box.)
+    A patch is labelled by its content: under cutmix the patches of the box get the other image's labels, and those
+    on its edge a mixture by area. (The published code mixes all patches by the area of the box.)
 
     Args:
         grid: Height and width in patches of the targets.
-        **kwargs: Arguments of ``timm.data.Mixup`` but for the number of classes and smoothing: targets have them.
+        **kwargs: Arguments of ``timm.data.Mixup``, without number of classes and smoothing, which targets contain.
 
     Shape:
-        images (B, C, H, W), target -> images (B, C, H, W), target. Those given stay as they are.
+        images (B, C, H, W), target -> images (B, C, H, W), target. The arguments are not changed.
     """
 
     def __init__(self, grid: tuple[int, int], **kwargs: Any) -> None:
@@ -49,9 +49,9 @@ def mix_targets(target: TokenLabelTarget, share: Tensor, grid: tuple[int, int], 
 
     Args:
         target: Labels before mixing.
-        share: (B, 1, H, W) how much of every pixel is of its own image, 0 to 1.
+        share: (B, 1, H, W) how much of each pixel is from its own image, 0 to 1.
         grid: Height and width in patches of the target.
-        partner: (B,) which image the rest is of.
+        partner: (B,) the image that the rest is from.
     """
     whole = share.mean(dim=(1, 2, 3)).unsqueeze(1)
     patches = adaptive_avg_pool2d(share, grid).flatten(1).unsqueeze(2)
@@ -61,7 +61,7 @@ def mix_targets(target: TokenLabelTarget, share: Tensor, grid: tuple[int, int], 
 
 
 def _partners(count: int, device: torch.device) -> Tensor:
-    """The image that each is mixed with: the batch reversed; the last one of an odd number stays alone."""
+    """The image that each one is mixed with: the batch reversed; the last one of an odd number is its own partner."""
     order = torch.arange(count, device=device)
     even = count // 2 * 2
     return torch.cat([order[:even].flip(0), order[even:]])

@@ -1,4 +1,4 @@
-"""A classifier applied to every place of its last feature map: what the label maps of token labeling are made of.
+"""A classifier applied to every position of its last feature map, from which label maps are made.
 
 Reference: arXiv:2104.10858; arXiv:2101.05022.
 """

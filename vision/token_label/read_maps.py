@@ -1,4 +1,4 @@
-"""Files of label maps: for every image the best classes of every place of a grid, with their scores.
+"""Read label maps: for each image the best classes of each position of a grid, with their scores.
 
 Two kinds are read:
 
@@ -48,7 +48,7 @@ _REMEDY = "make the maps for these images and classes"
 
 
 class LabelMap(NamedTuple):
-    """The best classes of every place of a grid, of one image or a batch.
+    """The best classes of each position of a grid, of one image or a batch.
 
     Attributes:
         scores: (..., k, h, w) float.
@@ -69,10 +69,10 @@ class LabelMaps(Protocol):
     where: str
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """The images that have no map."""
+        """The images without a map."""
 
     def superfluous(self, names: Sequence[str]) -> list[str]:
-        """The maps of other images."""
+        """The maps that belong to other images."""
 
     def read(self, name: str) -> LabelMap:
         """The map of an image.
@@ -90,7 +90,7 @@ class FolderMaps:
         class_names: The model's classes; the maps' must be the same ones, in any order.
 
     Raises:
-        UsageError: for a header or arrays that do not fit, with what does not.
+        UsageError: for a header or arrays that do not fit, saying what does not.
     """
 
     def __init__(self, root: str | os.PathLike[str], class_names: Sequence[str]) -> None:
@@ -200,10 +200,10 @@ def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) ->
 
 
 def check_complete(maps: LabelMaps, names: Sequence[str]) -> None:
-    """See that every image has a map.
+    """Make sure that every image has a map.
 
     Raises:
-        UsageError: with the number of images without one, and the first of them.
+        UsageError: naming the number of images without one, and the first of them.
     """
     missing = maps.missing(names)
     if missing:
@@ -214,7 +214,7 @@ def check_complete(maps: LabelMaps, names: Sequence[str]) -> None:
 
 
 def torch_file(name: str) -> str:
-    """The published path of an image's map, by its path in its split folder."""
+    """The published path of an image's map, from the image's path in its split folder."""
     return str(PurePosixPath(name).with_suffix(".pt"))
 
 

@@ -1,11 +1,10 @@
-"""From label maps to the labels of an image's patches, wherever augmentation has moved them.
+"""Turn label maps into the labels of an augmented image's patches.
 
 Reference: arXiv:2104.10858; areas are averaged as RoIAlign does (arXiv:1703.06870).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from vision.token_label.read_maps import LabelMap
 
 __all__ = ["TokenLabelTarget", "cell_weights", "make_targets"]
 
-_ROUNDING = 1e-4  # of a cell of the map, or of an image's side
+_ROUNDING = 1e-4  # of a cell of the map, or of the side of an image
 
 
 class TokenLabelTarget(NamedTuple):
@@ -40,10 +39,10 @@ def make_targets(
     num_classes: int,
     smoothing: float = 0.0,
 ) -> TokenLabelTarget:
-    """Labels of images and patches: the softmax of the mean scores of what lies under them.
+    """Labels of images and patches: the softmax of the mean scores of the positions that they cover.
 
-    A class that is not among a place's best ones has score 0 there, and so have all classes where augmentation has
-    filled the image: a patch of nothing else has the uniform label.
+    A class that is not among a position's best ones has score 0 there, and so have all classes where augmentation has
+    filled the image: a patch that is all filled in has the uniform label.
 
     Args:
         truth: (B,) class indices.
@@ -71,58 +70,70 @@ def make_targets(
 def cell_weights(
     frames: Tensor, grid: tuple[int, int], map_size: tuple[int, int], device: torch.device | None = None
 ) -> Tensor:
-    """How much of each place of a map lies under each patch.
+    """How much of each cell of a map lies under each patch.
 
-    A patch is sampled at evenly spaced points, at least one for every place of the map along each of its sides; a point
-    takes the four places around it by bilinear interpolation, or nothing where it lies outside of a frame.
+    A patch is sampled at evenly spaced points, along each axis at least one for every cell of the map. A point takes
+    the four cells around it by bilinear interpolation, or nothing where it lies outside of a frame.
 
     Args:
-        frames: (B, F, 2, 3) as `make_targets`.
+        frames: (B, F, 2, 3) as in `make_targets`.
         grid: Height and width in patches.
         map_size: Height h and width w of the map.
-        device: Where the result goes; default the frames'.
+        device: Where the result goes; default: the frames' device.
 
     Returns:
-        (B, N, h * w) float32; a row's sum is the part of the patch that lies inside.
+        (B, N, h * w) float32; the sum of a row is the part of the patch that lies inside.
     """
-    sides = torch.stack([_lengths(frames[:, 0], axis, map_size) / grid[1 - axis] for axis in (0, 1)])
-    counts = (sides - _ROUNDING).ceil().clamp(min=1)  # points along the axes x and y of a patch, (2, B)
-    steps = [int(count) for count in counts.amax(dim=1)]
-    frames, counts = frames.float().to(device), counts.to(device)
-    (x, part_x), (y, part_y) = (_points(counts[axis], steps[axis], grid[1 - axis]) for axis in (0, 1))
+    (rows, columns), (height, width) = grid, map_size
+    points_x = _count_points(frames[:, 0, :, 0], map_size, columns)
+    points_y = _count_points(frames[:, 0, :, 1], map_size, rows)
+    x, share_x = _sample(points_x, columns, device)  # (B, columns, Sx), (B, Sx)
+    y, share_y = _sample(points_y, rows, device)  # (B, rows, Sy), (B, Sy)
     x, y = x[:, None, :, None, :], y[:, :, None, :, None]
-    weight = part_y[:, None, None, :, None] * part_x[:, None, None, None, :]
-    for frame in frames.unbind(1):
-        for place in _moved(frame, x, y):
-            weight = weight * ((place - 0.5).abs() <= 0.5 + _ROUNDING)
-    u, v = (
-        _shares(place, size).flatten(3, 4).flatten(1, 2)
-        for place, size in zip(_moved(frames[:, 0], x, y), map_size[::-1], strict=True)
-    )
-    weighted = v * weight.flatten(3, 4).flatten(1, 2)[..., None]
-    return (weighted.transpose(-2, -1) @ u).flatten(2)
+    weight = share_y[:, None, None, :, None] * share_x[:, None, None, None, :]  # (B, 1, 1, Sy, Sx)
+    places = [_move(frame, x, y) for frame in frames.float().to(device).unbind(1)]  # two of (B, rows, columns, Sy, Sx)
+    for u, v in places:
+        weight = weight * _is_inside(u) * _is_inside(v)
+    u, v = (place.flatten(3, 4).flatten(1, 2) for place in places[0])  # on the map, (B, N, Sy * Sx)
+    over_rows = _interpolate(v, height) * weight.flatten(3, 4).flatten(1, 2)[..., None]  # (B, N, Sy * Sx, h)
+    return (over_rows.transpose(-2, -1) @ _interpolate(u, width)).flatten(2)
 
 
-def _lengths(frame: Tensor, axis: int, map_size: tuple[int, int]) -> Tensor:
-    """Length of an image's side in places of the map, (B,)."""
-    return torch.hypot(frame[:, 0, axis] * map_size[1], frame[:, 1, axis] * map_size[0])
+def _count_points(direction: Tensor, map_size: tuple[int, int], patches: int) -> Tensor:
+    """Points of a patch along an axis of the image: one for each cell of the map that it covers, (B,).
+
+    Args:
+        direction: (B, 2) where the axis of the image lies in the map, x and y, in fractions of the map.
+        map_size: Height and width of the map.
+        patches: Patches along the axis.
+    """
+    cells = torch.hypot(direction[:, 0] * map_size[1], direction[:, 1] * map_size[0]) / patches
+    return (cells - _ROUNDING).ceil().clamp(min=1)
 
 
-def _points(counts: Tensor, steps: int, cells: int) -> tuple[Tensor, Tensor]:
-    """Middles of the parts of every patch along an axis (B, cells, S), and their weights (B, S)."""
+def _sample(counts: Tensor, patches: int, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    """Points along an axis, in fractions of the image, and their shares of a patch: (B, patches, S) and (B, S).
+
+    S is the largest of the ``counts``; surplus points of an image have a share of 0.
+    """
+    steps, counts = int(counts.max()), counts.to(device)
     step = torch.arange(steps, device=counts.device)
     offset = (step + 0.5) / counts[:, None]
-    cell = torch.arange(cells, device=counts.device)
-    return (cell[:, None] + offset[:, None]) / cells, (step < counts[:, None]) / counts[:, None]
+    patch = torch.arange(patches, device=counts.device)
+    return (patch[:, None] + offset[:, None]) / patches, (step < counts[:, None]) / counts[:, None]
 
 
-def _moved(frame: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
-    """Where points lie in a frame: x, then y."""
-    for row in frame[..., None, None, None, None].unbind(1):
-        yield row[:, 0] * x + row[:, 1] * y + row[:, 2]
+def _move(frame: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply the affine maps of a frame, (B, 2, 3), to points."""
+    u, v = (row[:, 0] * x + row[:, 1] * y + row[:, 2] for row in frame[..., None, None, None, None].unbind(1))
+    return u, v
 
 
-def _shares(place: Tensor, size: int) -> Tensor:
-    """Linear interpolation along an axis of ``size`` places: the share of each, in a new last dimension."""
+def _is_inside(place: Tensor) -> Tensor:
+    return (place - 0.5).abs() <= 0.5 + _ROUNDING
+
+
+def _interpolate(place: Tensor, size: int) -> Tensor:
+    """Linear interpolation along an axis of ``size`` cells: the share of each, in a new last dimension."""
     nearest = (place * size - 0.5).clamp(0, size - 1)
     return (1.0 - (nearest[..., None] - torch.arange(size, device=place.device)).abs()).clamp(min=0)

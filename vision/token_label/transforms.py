@@ -1,8 +1,8 @@
-"""Where each part of an augmented image comes from, so that its label map can move with it.
+"""Track where each part of an augmented image comes from, so that its label map can move with it.
 
-Images go through the transforms of timm and torchvision as ever, drawing the same random numbers; beside each image
-goes the affine map from the place that it has now to the place that it had. The label map itself is read once, at the
-end (`vision.token_label.targets.make_targets`), not resampled at every step.
+Images pass through the transforms of timm and torchvision as usual, drawing the same random numbers; with each image
+goes the affine map from its present position to its original one. The label map itself is sampled once, at the
+end (`vision.token_label.targets.make_targets`), not at every step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FollowTransform"]
 
 
 class _Placed(NamedTuple):
-    """An image and where it lies.
+    """An image and where it comes from.
 
     Attributes:
         image: The image as it is now.
@@ -53,7 +53,7 @@ class _Placed(NamedTuple):
 
 
 class FollowTransform:
-    """A transform of images that also tells where everything has gone.
+    """A transform of images that also returns where each pixel comes from.
 
     Args:
         transform: As of `vision.data.augment.create_train_transform` or `vision.data.eval_transform`: resizing, crops
@@ -166,7 +166,7 @@ def _flip(part: transforms.RandomHorizontalFlip | transforms.RandomVerticalFlip)
 
 
 def _policy(part: RandAugment | AutoAugment) -> _Step:
-    """Let timm choose and call the operations, which take and give a `_Placed` instead of an image."""
+    """Let timm choose and call the operations, which here map a `_Placed` instead of an image."""
     groups = [part.ops] if isinstance(part, RandAugment) else part.policy
     for operation in {id(operation): operation for group in groups for operation in group}.values():
         operation.aug_fn = _followed_operation(operation)

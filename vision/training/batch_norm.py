@@ -1,4 +1,4 @@
-"""Batch statistics across processes, and of a batch that has but one value a channel."""
+"""Batch statistics over processes, and of batches with a single value per channel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["single_values_evaluated", "synchronize_batch_norm"]
 
 
 class _OverProcesses:
-    """The forward pass of a BatchNorm layer that takes its statistics from the batches of all processes.
+    """The forward pass of a BatchNorm layer whose statistics are those of the batches of all processes.
 
-    Their sizes may differ. torch's SyncBatchNorm does the same, on GPUs alone.
+    Their sizes may differ. torch's SyncBatchNorm does the same, but on GPUs only.
 
     Shape:
         (B, C, *) -> (B, C, *).
@@ -61,9 +61,10 @@ _CLASSES = {nn.BatchNorm1d: _BatchNorm1d, nn.BatchNorm2d: _BatchNorm2d}
 
 
 def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
-    """Let the BatchNorm layers of a model take their statistics over all processes; parameters and names stay.
+    """Let the BatchNorm layers of a model use the statistics of all processes; parameters and names stay.
 
-    On a GPU by timm's conversion to torch's SyncBatchNorm; on a CPU plain BatchNorm layers alone are converted.
+    On a GPU timm converts them to torch's SyncBatchNorm. On a CPU only plain BatchNorm layers are converted, by giving
+    them a subclass with another forward pass: the modules stay the ones that the model and its frozen part refer to.
     """
     if device.type == "cuda":
         return convert_sync_batchnorm(model)
@@ -74,10 +75,10 @@ def synchronize_batch_norm(model: nn.Module, device: torch.device) -> nn.Module:
 
 @contextlib.contextmanager
 def single_values_evaluated(model: nn.Module, images: Tensor) -> Iterator[None]:
-    """For a batch of one image: BatchNorm layers that would see one value a channel use their running statistics.
+    """For a batch of one image: BatchNorm layers that would see one value per channel use their running statistics.
 
-    Such a layer has no variance to compute, and torch refuses it. Which layers these are shows in a run in evaluation
-    mode. Other batches, and layers that take their statistics over processes, are as ever.
+    torch refuses to compute a variance of one value. Which layers these are is found by a forward pass in evaluation
+    mode. Other batches, and layers with statistics over processes, are not affected.
     """
     synchronized = (nn.SyncBatchNorm, _OverProcesses)
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, synchronized) and m.training]

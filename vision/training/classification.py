@@ -18,7 +18,6 @@ from vision.cli.resolve_options import resolve_options
 from vision.cli.train_options import given_head_settings
 from vision.data import (
     AnyBatchMixup,
-    BadImages,
     ImageSet,
     Source,
     create_eval_loader,
@@ -227,20 +226,14 @@ class ClassificationSession(Session):
 
     def create_mixup(self) -> Mixup:
         """Mixup and cutmix of images with their classes."""
-        return AnyBatchMixup(
-            **self.mixup_options(), label_smoothing=self.args.smoothing, num_classes=self.recipe["num_classes"]
-        )
+        classes = {"label_smoothing": self.args.smoothing, "num_classes": self.recipe["num_classes"]}
+        return AnyBatchMixup(**self.mixup_options(), **classes)
 
     def mixup_options(self) -> dict[str, Any]:
         """Arguments of ``timm.data.Mixup`` about images."""
-        return {
-            "mixup_alpha": self.args.mixup,
-            "cutmix_alpha": self.args.cutmix,
-            "cutmix_minmax": self.args.cutmix_minmax,
-            "prob": self.args.mixup_prob,
-            "switch_prob": self.args.mixup_switch_prob,
-            "mode": self.args.mixup_mode,
-        }
+        args = self.args
+        alphas = {"mixup_alpha": args.mixup, "cutmix_alpha": args.cutmix, "cutmix_minmax": args.cutmix_minmax}
+        return {**alphas, "prob": args.mixup_prob, "switch_prob": args.mixup_switch_prob, "mode": args.mixup_mode}
 
     def create_train_loader(self) -> Any:
         args = self.args
@@ -249,12 +242,7 @@ class ClassificationSession(Session):
             self.data_config,
             args.batch_size,
             seed=args.seed,
-            rank=args.rank,
-            world_size=args.world_size,
             num_repeats=args.aug_repeats,
-            workers=args.workers,
-            device=self.device,
-            bad_images=BadImages(args.bad_images),
             no_aug=args.no_aug,
             train_crop_mode=args.train_crop_mode,
             scale=args.scale,
@@ -264,20 +252,11 @@ class ClassificationSession(Session):
             color_jitter=args.color_jitter or None,
             auto_augment=args.aa or None,
             interpolation=args.train_interpolation,
+            **self.loading(),
         )
 
     def create_eval_loader(self) -> Any:
-        args, bad_images = self.args, BadImages(self.args.bad_images)
-        return create_eval_loader(
-            self.val_set,
-            self.data_config,
-            args.batch_size,
-            args.rank,
-            args.world_size,
-            args.workers,
-            self.device,
-            bad_images,
-        )
+        return create_eval_loader(self.val_set, self.data_config, self.args.batch_size, **self.loading())
 
     def schedule(self) -> dict[str, Any]:
         return epoch_schedule(self.args)

@@ -1,4 +1,4 @@
-"""Stop at the first value that is not finite, and say where it arose."""
+"""Find the first value that is not finite, and where it arose."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["NonFiniteError", "check_parameters", "find_culprit"]
 
 
 class NonFiniteError(UsageError):
-    """Training met a loss or weight that is not finite; the message says when and in which module."""
+    """A loss or weight is not finite; the message says when and in which module."""
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Look at all parameters and running statistics.
+    """Check all parameters and running statistics.
 
     Raises:
-        NonFiniteError: naming the first that is not finite.
+        NonFiniteError: naming the first one that is not finite.
     """
     running = [(name, buffer) for name, buffer in model.named_buffers() if "running_" in name]
     name = _first_not_finite([*model.named_parameters(), *running])
@@ -39,7 +39,7 @@ def _first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
 
 
 def find_culprit(model: nn.Module, images: Tensor) -> str:
-    """Name what first is not finite: the images, a weight, or a module's output on these images.
+    """Name the first thing that is not finite: the images, a weight, or a module's output for these images.
 
     Args:
         model: The model, in the mode of the step.

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from sot_base.errors import UsageError
-from vision.cli.device import memory_format, mixed_precision
+from vision.cli.device import default_workers, memory_format, mixed_precision
 from vision.cli.resolve_options import plain_options
 from vision.cli.run_files import read_rows
+from vision.data import BadImages
 from vision.models.weights.read import read_checkpoint
 from vision.training.batch_norm import synchronize_batch_norm
 from vision.training.progress import Progress
@@ -82,6 +83,13 @@ class Session(ABC):
     def images_per_step(self) -> int:
         """Images of a batch over all processes."""
         return self.args.batch_size * self.args.world_size
+
+    def loading(self) -> dict[str, Any]:
+        """The arguments of all loaders: how batches are made, and shared out among the processes."""
+        args, bad_images = self.args, BadImages(self.args.bad_images)
+        workers = default_workers(args.workers, args.world_size)
+        shares = {"rank": args.rank, "world_size": args.world_size}
+        return {**shares, "workers": workers, "device": self.device, "bad_images": bad_images}
 
     def describe(self) -> dict[str, Any]:
         """The entries of a checkpoint that say what the model is and how it is trained, in plain values."""

@@ -1,4 +1,4 @@
-"""The loss of token labeling: every patch learns a label of its own, beside the label of the image.
+"""The loss of token labeling: each patch has a label of its own, beside the label of the image.
 
 Reference: arXiv:2104.10858.
 """

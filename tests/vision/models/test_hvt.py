@@ -8,6 +8,7 @@ import timm
 import torch
 from torch import nn
 
+import sot_core
 import vision
 from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_split, rows
@@ -57,9 +58,21 @@ class TestPooling:
         assert (model.head.config.pooling, model.head.config.fusion) == ("gap", "words")
 
     def test_a_head_attached_later(self):
-        model = vision.attach_head(build(), pooling="mgcrp", num_heads=2, q_dim=3)
+        """It reads the pooled tokens, all of them and nothing else, and learns from them."""
+        model, x = build(), torch.randn(2, 3, 64, 64)
+        tokens = model.forward_features(x)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items() if not name.startswith("head.")}
+        vision.attach_head(model, pooling="mgcrp", num_heads=2, q_dim=3)
         assert (model.head.config.pooling, model.head.config.fusion) == ("mgcrp", "words")
-        assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
+        after = model.state_dict()
+        assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+        assert tokens.shape[1] == 15
+        projected = model.head.pool.proj(tokens)  # 2 heads of q and k channels
+        q, k = (part.unflatten(-1, (2, 3)).transpose(1, 2) for part in projected.split(6, dim=-1))
+        matrix = model.head.pool.norm(sot_core.cross_covariance(q, k))
+        torch.testing.assert_close(model(x), model.head.word_fc(matrix.flatten(1)))
+        model.train()(x).sum().backward()
+        assert all(block.pos_embed.grad is not None for block in (model.blocks[0], model.blocks[2]))
 
     def test_every_parameter_of_the_published_form_learns(self):
         model = build().train()

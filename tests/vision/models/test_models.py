@@ -13,7 +13,7 @@ import vision  # noqa: F401  (registers the models)
 from sot_core import HeadConfig
 from sot_core.factory import FUSIONS, POOLINGS
 from tests.vision.golden import GOLDEN_FILES, golden_model
-from vision.models.names import _MODELS as PUBLISHED_NAMES
+from vision.models.names import PUBLISHED_NAMES
 from vision.models.sizes import PUBLISHED_SIZES
 from vision.models.sot import sinusoid_table
 

@@ -105,46 +105,60 @@ def load_checkpoint(
     strict: bool = False,
     source_grid: tuple[int, int] | None = None,
 ) -> nn.Module:
-    """Load a checkpoint of this package or of timm, also for another image size or number of classes.
+    """Load a checkpoint of this package, of timm or a published one, also for other classes or another image size.
 
-    A published checkpoint goes through `vision.load_published_checkpoint`; arguments, errors and the warning are the
-    same. A checkpoint with as many tokens as the model is assumed to have the model's grid.
-    """
-    state_dict = read_state_dict(path_or_state_dict, use_ema)
-    if isinstance(model, HeadMixin) and is_published(state_dict, model.published_family):
-        return _load_published(model, state_dict, strict, source_grid)
-    load_fitted(model, fit_state_dict(model, state_dict, strict=strict, source_grid=source_grid))
-    return model
-
-
-def load_published_checkpoint(
-    model: HeadMixin,
-    path_or_state_dict: str | os.PathLike[str] | Mapping[str, object],
-    *,
-    use_ema: bool = True,
-    strict: bool = False,
-    source_grid: tuple[int, int] | None = None,
-) -> HeadMixin:
-    """Load a checkpoint of the published SoT, So-ViT, HVT or LV-ViT code into the model of that name.
-
-    The head of SoT and So-ViT then computes the published form: ``residual_eps=1e-5``, and for SoT
-    ``center="sample"``, one scalar per head; this is logged and stored in ``model.head.config``. Tensors of the head
-    that do not fit, because the number of classes or the head's dimensions differ, keep their initial values, and one
-    warning names them. For another image size the position embedding is interpolated.
+    Tensors of the head that do not fit, because the number of classes or the head's dimensions differ, keep their
+    initial values, and one warning names them. For another image size the position embedding is interpolated. After a
+    published checkpoint of SoT or So-ViT the head computes the published form: ``residual_eps=1e-5``, and for SoT
+    ``center="sample"``, one scalar per head; this is logged and stored in ``model.head.config``.
 
     Args:
-        model: A ``sot_*``, ``so_vit_*``, ``hvt_*`` or ``lvvit_*`` model.
+        model: The model.
         path_or_state_dict: A checkpoint file, what it holds, or the tensors alone.
         use_ema: Use the averaged weights where the checkpoint has them.
         strict: Raise an error for tensors of the head that do not fit.
-        source_grid: Height and width of the checkpoint's token grid; None: square.
+        source_grid: Height and width of the checkpoint's token grid; None: the model's where the number of tokens is
+            the same, otherwise square, as published checkpoints are.
 
     Returns:
         ``model``.
 
     Raises:
-        UsageError: if the file is missing or unreadable, is no published checkpoint, or does not fit the model; the
-            model is then unchanged.
+        UsageError: if the file is missing or unreadable, or does not fit the model; the model is then unchanged.
+    """
+    state_dict = given = read_state_dict(path_or_state_dict, use_ema)
+    published = isinstance(model, HeadMixin) and is_published(given, model.published_family)
+    if published:
+        state_dict = convert_published(given, model.published_family)
+        if source_grid is None and "pos_embed" in state_dict:
+            source_grid = square_grid(state_dict["pos_embed"].shape[1] - ("cls_token" in state_dict))
+    fitted = fit_state_dict(model, state_dict, strict=strict, source_grid=source_grid)
+    if published:
+        _use_published_form(model, given)
+    load_fitted(model, fitted)
+    return model
+
+
+def load_published_checkpoint(
+    model: HeadMixin,
+    path_or_state_dict: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    use_ema: bool = True,
+    **kwargs: Any,
+) -> HeadMixin:
+    """Load a checkpoint of the published SoT, So-ViT, HVT or LV-ViT code into the model of that name.
+
+    Args:
+        model: A ``sot_*``, ``so_vit_*``, ``hvt_*`` or ``lvvit_*`` model.
+        path_or_state_dict: As in `load_checkpoint`.
+        use_ema: As in `load_checkpoint`.
+        **kwargs: ``strict`` and ``source_grid``, as in `load_checkpoint`.
+
+    Returns:
+        ``model``.
+
+    Raises:
+        UsageError: if the checkpoint is not a published one; as `load_checkpoint`.
 
     Example:
         >>> model = vision.load_published_checkpoint(timm.create_model("sot_tiny"), "SoT_Tiny.pth.tar")
@@ -155,19 +169,7 @@ def load_published_checkpoint(
             f"not a published {FAMILIES[model.published_family].title} checkpoint: its tensors have other names; "
             "vision.load_checkpoint reads the checkpoints of this package"
         )
-    return _load_published(model, state_dict, strict, source_grid)
-
-
-def _load_published(
-    model: HeadMixin, state_dict: Mapping[str, Tensor], strict: bool, source_grid: tuple[int, int] | None
-) -> HeadMixin:
-    converted = convert_published(state_dict, model.published_family)
-    if source_grid is None and "pos_embed" in converted:  # published models are square
-        source_grid = square_grid(converted["pos_embed"].shape[1] - ("cls_token" in converted))
-    fitted = fit_state_dict(model, converted, strict=strict, source_grid=source_grid)
-    _use_published_form(model, state_dict)
-    load_fitted(model, fitted)
-    return model
+    return load_checkpoint(model, state_dict, **kwargs)
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
