@@ -59,15 +59,6 @@ def test_the_figures_are_printed_before_a_file_fails(images, trained, tmp_path, 
     assert "6 images, ema weights" in capsys.readouterr().out
 
 
-def test_counts_by_class():
-    evaluator = ClassEvaluator(3, confusion=True)
-    evaluator.update(torch.eye(3)[[0, 1, 1, 2]] * 9, torch.tensor([0, 0, 0, 2]))
-    assert evaluator.per_class(["a", "b", "c"]) == [
-        {"class": "a", "images": 3, "accuracy": 33.33, "taken_for": "b"},
-        {"class": "c", "images": 1, "accuracy": 100.0, "taken_for": ""},
-    ]
-
-
 def test_fewer_and_unknown_classes(images, trained, tmp_path):
     val = shutil.copytree(images / "val", tmp_path / "val")
     shutil.rmtree(val / "cat")

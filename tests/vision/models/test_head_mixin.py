@@ -131,9 +131,7 @@ class TestInitialisation:
 
 
 def test_a_label_for_every_patch_is_refused():
-    with pytest.raises(
-        ValueError, match="Windows has no token for every patch to the end: return_dense"
-    ):
+    with pytest.raises(ValueError, match="Windows has no token for every patch to the end: return_dense"):
         type("Windows", (HeadMixin, SwinTransformer), {})(return_dense=True)
 
 
