@@ -27,8 +27,8 @@ from vision.cli.options import add_source_options, non_negative_int
 from vision.data import open_source
 from vision.token_label.read_maps import LabelMap, LabelMaps, open_label_maps
 
-_WEAK = 0.1  # of the way from chance to perfect agreement
-_MANY_NEGATIVE = 0.1  # of the places
+_WEAK = 0.1  # between chance (0) and perfect agreement (1)
+_MANY_NEGATIVE = 0.1  # share of the positions
 
 
 class _Reading(NamedTuple):

@@ -113,7 +113,7 @@ def generate(args: Namespace) -> None:
         _check_torch_format(source, keys)
     names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
     class_index = match_classes(source.class_names, names, source.where)
-    teacher = Teacher(trained, class_index, args.top_k, args.scores == "centred", args.channels_last, args.compile)
+    teacher = Teacher(args, trained, class_index, device)
     shape = (min(args.top_k, len(source.class_names)), *teacher.grid)
     facts = {**_facts(args, trained, source.class_names, keys), "top-k and grid": list(shape)}
     parts = LabelParts(_parts_folder(args), facts, len(keys), args.part_size, shape)

@@ -81,7 +81,7 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     values = read_yaml(path)
     if is_hvt_config(values):
         values = {**_hvt_recipe(parser), **translate_hvt_config(values)}
-    for given, other in (("lr", "lr_base"), ("lr_base", "lr")):  # two ways to say the learning rate
+    for given, other in (("lr", "lr_base"), ("lr_base", "lr")):  # two ways to give the learning rate
         if getattr(args, given, None) is not None:
             values = {name: value for name, value in values.items() if str(name).replace("-", "_") != other}
     positionals = {
@@ -89,7 +89,7 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
         for action in parser._actions
         if not action.option_strings and action.nargs == "?"
     }
-    words = [*_as_words(parser, values, path), f"--config={path}"]  # the last one ends an open list of values
+    words = [*_as_words(parser, values, path), f"--config={path}"]  # it ends an open list of values
     try:
         parser.parse_args(words)
     except UsageError as error:
@@ -142,7 +142,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)  # YAML knows no tabs
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)  # YAML does not allow tabs
     except json.JSONDecodeError as error:
         raise UsageError(f"invalid JSON: {path}, line {error.lineno}; {error.msg}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

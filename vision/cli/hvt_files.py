@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["HVT_RECIPE", "HVT_SIZES", "is_hvt_config", "translate_hvt_config"]
 
-HVT_RECIPE = "hvt"  # in vision/configs: what the published training program has as its defaults
+HVT_RECIPE = "hvt"  # in vision/configs: the defaults of the published training program
 HVT_SIZES = (  # keys of the files, which are arguments of `vision.models.hvt.HVT`
     "patch_size",
     "num_heads",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,40 +41,27 @@ class KeyValues(ParseKwargs):
         super().__call__(parser, namespace, values, option_string)
 
 
-def positive_int(text: str) -> int:
-    """An integer of at least 1."""
-    return int(_number(text, lambda value: value >= 1 and value == int(value), "an integer of at least 1"))
+def _number(kind: str, convert: type[int] | type[float], low: float, high: float) -> Callable[[str], Any]:
+    """A type of options: an integer or another number in [low, high]."""
+
+    def parse(text: str) -> float:
+        try:
+            value = convert(float(text))
+            accepted = low <= value <= high and value == float(text)
+        except (ValueError, OverflowError):
+            accepted = False
+        if not accepted:
+            raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}")
+        return value
+
+    return parse
 
 
-def non_negative_int(text: str) -> int:
-    """An integer of at least 0."""
-    return int(_number(text, lambda value: value >= 0 and value == int(value), "an integer of at least 0"))
-
-
-def non_negative(text: str) -> float:
-    """A number of at least 0."""
-    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def fraction(text: str) -> float:
-    """A number in [0, 1]."""
-    return _number(text, lambda value: 0 <= value <= 1, "a number in [0, 1]")
-
-
-def seed(text: str) -> int:
-    """An integer in [0, 2**31), as numpy's generators take it for every process."""
-    return int(_number(text, lambda value: 0 <= value < 2**31 and value == int(value), "an integer in [0, 2**31)"))
-
-
-def _number(text: str, accept: Callable[[float], bool], kind: str) -> float:
-    try:
-        value = float(text)
-        accepted = accept(value)
-    except (ValueError, OverflowError):
-        accepted = False
-    if not accepted:
-        raise argparse.ArgumentTypeError(f"must be {kind}, got {text!r}")
-    return value
+positive_int = _number("an integer of at least 1", int, 1, math.inf)
+non_negative_int = _number("an integer of at least 0", int, 0, math.inf)
+non_negative = _number("a number of at least 0", float, 0, sys.float_info.max)
+fraction = _number("a number in [0, 1]", float, 0, 1)
+seed = _number("an integer in [0, 2**31)", int, 0, 2**31 - 1)  # as numpy's generators take it for every process
 
 
 def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val: bool = True) -> None:
@@ -167,12 +156,6 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint", "--eval-checkpoint", "--eval_checkpoint", help="checkpoint file")
     add("--weights", choices=("auto", "ema", "raw"), default="auto", help="averaged or raw weights")
     add("--pretrained", action="store_true", help="timm's weights instead of a checkpoint")
-    add(
-        "--model-kwargs",
-        nargs="*",
-        default={},
-        action=KeyValues,
-        help="arguments of the model, for checkpoints from elsewhere",
-    )
+    add("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, for checkpoints from elsewhere")
     add("--num-classes", type=positive_int, help="outputs; default: the checkpoint's")
     parser.set_defaults(drop=None, drop_path=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from argparse import BooleanOptionalAction
 from typing import Any
 
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
@@ -49,8 +50,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--lr-base",
         type=non_negative,
-        help="instead of --lr: learning rate for a batch of --lr-base-size images; "
-        "scaled to the batch over all processes and accumulation steps",
+        help="instead of --lr: for --lr-base-size images, scaled to the whole batch",
     )
     add("--lr-base-size", type=positive_int, default=256, help="images of the batch that --lr-base is for")
     add("--lr-base-scale", choices=("linear", "sqrt"), default="linear", help="how --lr-base is scaled")
@@ -71,12 +71,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add("--model-ema", action="store_true", help="also average the weights, and evaluate both")
     add("--model-ema-decay", type=fraction, default=0.9998, help="decay of the average")
     add("--model-ema-warmup", action="store_true", help="warm up the decay of the average")
-    add(
-        "--sync-bn",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="BatchNorm statistics over all processes, so that several processes match one with a larger batch",
-    )
+    add("--sync-bn", action=BooleanOptionalAction, default=True, help="BatchNorm statistics over all processes")
     add("--seed", type=seed, default=42, help="seed of all random numbers")
 
 
@@ -113,19 +108,11 @@ def _add_token_label_options(parser: argparse.ArgumentParser) -> None:
     ).add_argument
     add("--token-label", action="store_true", help="token labeling; the options below need it")
     add("--token-label-data", metavar="LABELS", help="label maps of the training images")
-    add(
-        "--token-label-size",
-        type=positive_int,
-        help="patches per side, which must match the model; default: the model's",
-    )
+    add("--token-label-size", type=positive_int, help="patches per side, to be checked; default: the model's")
     add("--dense-weight", type=non_negative, help="weight of the patches' loss; default: 0.5; 0 needs no label maps")
     add("--cls-weight", type=non_negative, help="weight of the image's loss; default: 1")
     add("--ground-truth", action="store_true", help="mix the data's class into the image's label")
-    add(
-        "--mix-token",
-        action=argparse.BooleanOptionalAction,
-        help="MixToken: swap a box of patches with another image in training; on by default",
-    )
+    add("--mix-token", action=BooleanOptionalAction, help="swap boxes of patches between images; on by default")
 
 
 def train_parser() -> Parser:
@@ -147,7 +134,7 @@ def train_parser() -> Parser:
     add = add_output_options(parser, "out/train")
     add("--checkpoint-hist", type=positive_int, default=1, help="number of best epochs to keep")
     installed = "also log for TensorBoard, if it is installed"
-    add("--tensorboard", action=argparse.BooleanOptionalAction, default=True, help=installed)
+    add("--tensorboard", action=BooleanOptionalAction, default=True, help=installed)
     return parser
 
 

@@ -103,7 +103,7 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
             image = self.source.image(index)
         except ImageError as error:
             return BadImage(self.source.name(index), error.reason)
-        except OSError as error:  # a link to nothing, a file that has gone or is not ours
+        except OSError as error:  # a broken link, a deleted file, or one that may not be read
             return BadImage(self.source.name(index), error.strerror or str(error))
         if self.transform is not None:
             with contextlib.nullcontext() if seed is None else seeded(seed):

@@ -41,7 +41,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata and very large images are no errors
+            warnings.simplefilter("ignore")  # odd metadata and very large images are not errors
             with Image.open(io.BytesIO(data)) as image:
                 image.load()
                 return to_rgb(image)

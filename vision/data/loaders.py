@@ -82,7 +82,7 @@ class Loader:
             collate_fn=dataset.collate,
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
-            generator=torch.Generator(),  # the loader draws from its own, not from the run's
+            generator=torch.Generator(),  # not the run's generator
         )
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Loader:
     def _batches(self) -> Iterator[Batch]:
         try:
             yield from self._loader
-        except UsageError as error:  # a loading process puts its traceback before the message
+        except UsageError as error:  # a worker process puts its traceback before the message
             raise UsageError(str(error).rpartition("UsageError: ")[2].rstrip()) from error
 
 
@@ -167,16 +167,7 @@ def create_eval_loader(
 ) -> PrefetchLoader:
     """Batches in order, resized and cropped; over several processes each image is used once, without padding.
 
-    Args:
-        dataset: The images; its transform is set here.
-        data_config: As returned by ``timm.data.resolve_data_config``.
-        batch_size: Images per batch on each process (> 0).
-        rank: This process.
-        world_size: Processes.
-        workers: Worker processes.
-        device: Where the batches go.
-        bad_images: What happens to unreadable images.
-        indices: The images to load; None: all.
+    The arguments are those of `create_train_loader`; ``indices`` are the images to load, None for all.
     """
     dataset.transform = eval_transform(data_config)
     sampler = (range(len(dataset)) if indices is None else indices)[rank::world_size]

@@ -21,7 +21,7 @@ __all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Sourc
 _logger = logging.getLogger(__name__)
 
 DATASETS = ("folder", "cifar10", "cifar100", "digits")
-PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # as HVT and DeiT call them
+PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # names in HVT and DeiT
 _SYNONYMS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "eval", "evaluation", "test"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 
 import numpy as np
 import torch
@@ -20,36 +21,25 @@ class Teacher:
     """Turns batches of images into their label maps.
 
     Args:
+        args: The options of ``vision/generate_label.py``.
         trained: The classifier.
         class_index: (K,) its index of each of the data's classes.
-        top_k: Classes to keep at each position, at most all.
-        centred: Subtract from the scores the level of the classes that are not kept.
-        channels_last: Memory layout of the images.
-        compiled: Whether to compile the model.
+        device: Where the model is.
 
     Attributes:
         grid: Height and width of the maps.
         data_config: timm's description of the images.
     """
 
-    def __init__(
-        self,
-        trained: TrainedModel,
-        class_index: np.ndarray,
-        top_k: int,
-        centred: bool = False,
-        channels_last: bool = False,
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, args: Namespace, trained: TrainedModel, class_index: np.ndarray, device: torch.device) -> None:
         self.data_config, self._autocast = trained.data_config, trained.autocast
-        self._device = next(trained.model.parameters()).device
         scores = PlaceScores(trained.model)
         with self._autocast():
-            self.grid = scores.find_grid(self.data_config["input_size"], trained.num_classes, self._device)
-        self._scores: nn.Module = torch.compile(scores) if compiled else scores
-        self._top_k, self._centred = min(top_k, len(class_index)), centred
-        self._memory_format = memory_format(channels_last)
-        self._class_index = torch.from_numpy(class_index).to(self._device)
+            self.grid = scores.find_grid(self.data_config["input_size"], trained.num_classes, device)
+        self._scores: nn.Module = torch.compile(scores) if args.compile else scores
+        self._top_k, self._centred = min(args.top_k, len(class_index)), args.scores == "centred"
+        self._memory_format = memory_format(args.channels_last)
+        self._class_index = torch.from_numpy(class_index).to(device)
 
     @torch.inference_mode()
     def label(self, images: Tensor) -> LabelMap:

@@ -111,7 +111,7 @@ def _read_layout(model: nn.Module) -> tuple[str, int]:
 def _pooled_norm(model: nn.Module, width: int) -> nn.Module | None:
     """The old head's norm as one that acts on tokens, with the same parameters; None without one."""
     norm = getattr(getattr(model, "head", None), "norm", None)
-    if isinstance(norm, nn.GroupNorm) and norm.num_groups == 1:  # of a pooled vector: the same as LayerNorm
+    if isinstance(norm, nn.GroupNorm) and norm.num_groups == 1:  # on a pooled vector the same as LayerNorm
         shape = (norm.num_channels,)
     elif isinstance(norm, nn.LayerNorm):
         shape = norm.normalized_shape

@@ -87,9 +87,7 @@ class LVViT(DenseMixin, VisionTransformer):
         *args: As timm's `VisionTransformer`.
         stem_width: Channels of the stem.
         skip_lam: Divisor of the residual branches.
-        return_dense: Return a `DenseOutput` in training.
-        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
-        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
+        return_dense, mix_token, mix_alpha: The attributes of `DenseMixin`.
         head: Fields of `HeadConfig`; the token width and the number of classes are the model's.
         weight_init: As timm's `VisionTransformer`.
         **kwargs: As timm's `VisionTransformer`.
@@ -98,8 +96,7 @@ class LVViT(DenseMixin, VisionTransformer):
         (B, in_chans, H, W) -> (B, num_classes).
 
     Raises:
-        ValueError: for ``mix_token`` without ``return_dense``, which a loss needs to know the box, and for patch
-            dropout with it.
+        ValueError: as `vision.models.dense_mixin.resolve_dense`.
     """
 
     head_class = DenseHead

@@ -64,6 +64,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        model.train()  # some models cache tensors in evaluation mode, here meta tensors, and drop them when told so
+        model.train()  # models that cache tensors in evaluation mode, here meta tensors, drop them in training mode
         for module, mode in modes:
             module.training = mode

@@ -55,7 +55,7 @@ class PairSet(Dataset[Any]):
             classes = read_annotation(self.source.read_annotation(index), annotation_name, size, self.rules)
         except ImageError as error:
             return BadImage(name, error.reason)
-        except OSError as error:  # a link to nothing, a file that has gone or is not ours
+        except OSError as error:  # a broken link, a deleted file, or one that may not be read
             return BadImage(name, error.strerror or str(error))
         pair = tv_tensors.Image(F.pil_to_tensor(image)), tv_tensors.Mask(torch.from_numpy(classes))
         if self.transform is not None:
@@ -138,17 +138,8 @@ def train_loader(
 ) -> Loader:
     """Batches of crops (B, 3, S, S), uint8, and classes (B, S, S), one batch per step.
 
-    Args:
-        dataset: The images.
-        batch_size: Images of a batch on each process.
-        steps: The steps of the run.
-        seed: The run's seed.
-        rank: This process.
-        world_size: Processes.
-        workers: Worker processes; their number does not change the batches.
-        device: Where the batches go.
-        bad_images: What happens to unreadable images.
-        interval: Steps between validations; None: all are one interval.
+    The arguments are those of `vision.data.create_train_loader`; ``steps`` are those of the run, ``interval`` is the
+    number of steps between validations, None for a single interval.
     """
     shown = batch_size * world_size
     interval = None if interval is None else interval * shown

@@ -10,7 +10,7 @@ import torch
 
 from sot_base.errors import UsageError
 from vision.cli.device import mixed_precision
-from vision.models.weights.load import load_state, take_state_dict
+from vision.models.weights.load import load_state, read_state_dict
 from vision.models.weights.read import read_checkpoint
 from vision.segment.build import build_segmenter, complete_recipe
 from vision.segment.inference import Inference, inference_options
@@ -73,7 +73,7 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
         return Segmenter(
             model, recipe, rules, data["images"], recipe["crop_size"], data["class_names"], checkpoint["options"]
         )
-    state = take_state_dict(checkpoint, path)
+    state = read_state_dict(checkpoint, where=path)
     if not is_mmseg(state):
         raise UsageError(f"no segmentation model: {path}; give a checkpoint of vision/segment/train.py")
     if name is None:

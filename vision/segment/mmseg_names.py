@@ -14,7 +14,7 @@ from vision.models.weights.fit import square_grid
 
 __all__ = ["MMSEG_CROP", "MMSEG_KWARGS", "from_mmseg", "is_mmseg", "mmseg_recipe"]
 
-MMSEG_CROP = 512  # of every published model, also of LV-ViT-L, whose position embedding is of 448
+MMSEG_CROP = 512  # of every published model, including LV-ViT-L, whose position embedding is for 448
 MMSEG_KWARGS = {"lvvit_l": {"skip_lam": 1.0}}  # the configuration of LV-ViT-L has no skip_lam, and its default is 1
 _LAYER = {"conv": "0", "bn": "1"}
 _RULES = (  # mmsegmentation -> here; {layer} is the 0 or 1 that `_LAYER` has for conv or bn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from argparse import BooleanOptionalAction
 from typing import Any
 
 from sot_base.errors import UsageError
@@ -61,11 +62,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--neck", choices=tuple(NECKS), default="side", help="side: as published; pyramid: the usual one")
     add("--out-indices", type=non_negative_int, nargs=4, help="the four blocks, from 0; default: --neck's")
     add("--last-channels", type=positive_int, default=2048, help="channels of the last map of --neck side")
-    add(
-        "--decoder-channels",
-        type=positive_int,
-        help="width of the decoder; default: 256, or 512 for tokens of at least 768",
-    )
+    add("--decoder-channels", type=positive_int, help="decoder width; default: 256, or 512 for tokens of 768 or more")
     add("--aux-channels", type=non_negative_int, help="width of the auxiliary head; 0: none; default: the decoder's")
 
 
@@ -84,12 +81,8 @@ def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> No
         add("--train-split", default="training", help="folder in images/ and annotations/")
         add("--num-classes", type=positive_int, default=150, help="classes")
         add("--ignore-index", type=pixel_value, default=255, help="value of pixels to ignore")
-        add(
-            "--reduce-zero-label",
-            action=argparse.BooleanOptionalAction,
-            default=True,
-            help="ignore 0; value v is class v - 1, as in ADE20K; otherwise value v is class v",
-        )
+        zero = "ignore 0; value v is class v - 1, as in ADE20K; otherwise value v is class v"
+        add("--reduce-zero-label", action=BooleanOptionalAction, default=True, help=zero)
         add("--class-names", help="text file, one name per line; default: DIR/objectInfo150.txt if it exists")
     add("--val-split", default="validation", help="folder in images/ and annotations/")
     add_loading_options(add)
@@ -98,17 +91,8 @@ def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> No
 def add_inference_options(parser: argparse.ArgumentParser, crop: bool = True) -> None:
     """How a model is run over images of any size."""
     add = parser.add_argument_group("inference").add_argument
-    add(
-        "--short-side",
-        type=non_negative_int,
-        help="resize the short side to this, the long side to at most 4 times it; 0: do not; default: as in training",
-    )
-    add(
-        "--slide",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="predict by windows of the crop's size, averaged where they overlap; otherwise the whole image at once",
-    )
+    add("--short-side", type=non_negative_int, help="short side of the images; 0: not resized; default: as in training")
+    add("--slide", action=BooleanOptionalAction, default=True, help="predict by overlapping windows, or all at once")
     if crop:
         add("--crop-size", type=positive_int, help="size of the windows; default: as in training")
     add("--stride", type=positive_int, help="pixels between windows; default: two thirds of the crop's size")
@@ -147,21 +131,10 @@ def train_parser() -> Parser:
 
 def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("augmentation").add_argument
-    add(
-        "--scale",
-        type=positive,
-        nargs=2,
-        default=[0.5, 2.0],
-        help="range of the random short side, as a multiple of --short-side",
-    )
+    add("--scale", type=positive, nargs=2, default=[0.5, 2.0], help="range of the short side, times --short-side")
     add("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: no limit")
     add("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
-    add(
-        "--distort",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="random brightness, contrast, saturation and hue",
-    )
+    add("--distort", action=BooleanOptionalAction, default=True, help="random brightness, contrast, saturation and hue")
     add("--mean", type=fraction, nargs=3, help="mean of each channel, for images in [0, 1]; default: the model's")
     add("--std", type=positive, nargs=3, help="standard deviation of each channel")
 

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "token-label-maps", 1
-HALF_LIMIT = 2048  # the largest number up to which half precision holds all integers
+HALF_LIMIT = 2048  # half precision holds all integers up to this one
 _REMEDY = "make the maps for these images and classes"
 
 
@@ -100,7 +100,7 @@ class FolderMaps:
         self._class_index = _match(names, class_names, self.where)
         self._place = {name: position for position, name in enumerate(files)}
         self._root, self._shape = Path(root), (len(files), header["top_k"], *header["grid"])
-        _ = self._arrays  # so that what is wrong with them is said now
+        _ = self._arrays  # so that errors are reported now
 
     def missing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self._place]
@@ -121,7 +121,9 @@ class FolderMaps:
         return scores, _open_array(self._root / "classes.npy", self._shape, np.int32)
 
     def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "_arrays"}  # a copy would be read whole
+        return {
+            key: value for key, value in self.__dict__.items() if key != "_arrays"
+        }  # unpickling would read them whole
 
 
 class TorchFileMaps:
@@ -174,7 +176,7 @@ class TorchFileMaps:
         where = f"{self.where}/{path}"
         try:
             content = torch.load(io.BytesIO(self._tree.read(path)), weights_only=True, map_location="cpu")
-        except Exception as error:  # torch meets any in a file that is none
+        except Exception as error:  # torch raises almost anything for other files
             reason = getattr(error, "strerror", None) or "it is cut off, or no torch file of a tensor alone"
             raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
         found = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__

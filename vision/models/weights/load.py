@@ -25,7 +25,6 @@ __all__ = [
     "load_published_checkpoint",
     "load_state",
     "read_state_dict",
-    "take_state_dict",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -56,13 +55,16 @@ def choose_weights(checkpoint: Mapping[str, Any], weights: str = "auto") -> tupl
 
 
 def read_state_dict(
-    path_or_state_dict: str | os.PathLike[str] | Mapping[str, Any], use_ema: bool = True
+    path_or_state_dict: str | os.PathLike[str] | Mapping[str, Any],
+    use_ema: bool = True,
+    where: str = "the dictionary given",
 ) -> dict[str, Tensor]:
     """The tensors of a checkpoint, without the prefixes of wrappers.
 
     Args:
         path_or_state_dict: A checkpoint file, what it holds, or the tensors alone.
         use_ema: Use the averaged weights where there are any.
+        where: What a dictionary has been read from, for the message.
 
     Raises:
         UsageError: if the file is missing or is no checkpoint.
@@ -70,14 +72,9 @@ def read_state_dict(
     if not isinstance(path_or_state_dict, Mapping):
         where, checkpoint = str(path_or_state_dict), read_checkpoint(path_or_state_dict)
     else:
-        where, checkpoint = "the dictionary given", dict(path_or_state_dict)
+        checkpoint = dict(path_or_state_dict)
         if not any(isinstance(value, Mapping) for value in checkpoint.values()):
             checkpoint = {"state_dict": checkpoint}
-    return take_state_dict(checkpoint, where, use_ema)
-
-
-def take_state_dict(checkpoint: Mapping[str, Any], where: str, use_ema: bool = True) -> dict[str, Tensor]:
-    """As `read_state_dict`, of a checkpoint that has been read from ``where``."""
     _, state_dict = choose_weights(checkpoint, "auto" if use_ema else "raw")
     if not state_dict or not all(isinstance(value, Tensor) for value in state_dict.values()):
         raise UsageError(f"no tensors by name: {where}; expected a state dict or a checkpoint that holds one")
