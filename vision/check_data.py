@@ -1,4 +1,4 @@
-"""List the image files of a data set that cannot be read: ``python -m vision.check_data DIR``. Exit status 1 if any."""
+"""List the images of a data set that cannot be read: ``python -m vision.check_data DIR``; exit status 1 if any."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser
+from vision.cli.config_file import Parser
+from vision.cli.device import default_workers
+from vision.cli.options import non_negative_int
 from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
 from vision.data.images import ImageError, read_image
-from vision.device import default_workers
-from vision.options import non_negative_int
 
 
 class _Readings(Dataset[str]):
-    """What is wrong with each image file; nothing: an empty text."""
+    """What is wrong with each image file; an empty string if nothing."""
 
     def __init__(self, files: Sequence[tuple[FileTree, str]]) -> None:
         self.files = files
@@ -41,7 +41,7 @@ class _Readings(Dataset[str]):
 
 
 def check(data_dir: str, workers: int = 0) -> Iterator[tuple[str, str]]:
-    """Read every image under a folder or in a tar, the tars in the folder included.
+    """Read every image in a folder or a tar, including tars in the folder.
 
     Args:
         data_dir: The folder or tar.
@@ -51,7 +51,7 @@ def check(data_dir: str, workers: int = 0) -> Iterator[tuple[str, str]]:
         Path and fault of each image that cannot be read.
 
     Raises:
-        UsageError: if there are no images at all.
+        UsageError: if there are no images.
     """
     root = open_tree(data_dir)
     trees: list[FileTree] = [root]
@@ -71,7 +71,7 @@ def check(data_dir: str, workers: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the bad files of a data set, and how many there are."""
+    """Print the unreadable files of a data set, and their number."""
     parser = Parser(prog="check_data.py", description="List the images of a data set that cannot be read.")
     parser.add_argument("data_dir", metavar="DIR", help="folder or tar of images")
     parser.add_argument(

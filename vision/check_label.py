@@ -1,7 +1,8 @@
-"""Check label maps against the images that they are for: ``python vision/check_label.py MAPS DIR``.
+"""Check label maps against their images: ``python vision/check_label.py MAPS DIR``.
 
 Lists images without a map, maps without an image, classes out of range and scores that are not finite; exit status 1
-if there are any. Then how often a map agrees with the class of its image: maps of other images agree by chance alone.
+if there are any. Then reports how often a map agrees with the class of its image: maps of other images only agree by
+chance.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers
+from vision.cli.options import add_source_options, non_negative_int
 from vision.data import open_source
-from vision.data.token_labels import LabelMap, LabelMaps, open_label_maps
-from vision.device import default_workers
-from vision.options import add_source_options, non_negative_int
+from vision.token_label.read_maps import LabelMap, LabelMaps, open_label_maps
 
-_WEAK = 0.1  # of the way from chance to perfect agreement
-_MANY_NEGATIVE = 0.1  # of the places
+_WEAK = 0.1  # between chance (0) and perfect agreement (1)
+_MANY_NEGATIVE = 0.1  # share of the positions
 
 
 class _Reading(NamedTuple):
-    """What an image's map says, in the words and numbers that a loading process can hand over.
+    """What an image's map says, in plain values that a loading process can return.
 
     Attributes:
-        fault: What is wrong with it; nothing: an empty text.
-        best: The class with the largest mean score, a class that a place lacks counting 0 there.
-        named: Whether the class of the image is among those of any place.
-        negative: Share of the places whose best score is below 0.
+        fault: What is wrong with it; an empty string if nothing.
+        best: The class with the largest mean score; a class has score 0 at positions that do not list it.
+        named: Whether any position lists the class of the image.
+        negative: Share of the positions whose best score is below 0.
     """
 
     fault: str
@@ -80,12 +81,12 @@ class Agreement(NamedTuple):
 
     @property
     def is_weak(self) -> bool:
-        """Whether the maps hardly agree more than by chance (Cohen's kappa below 0.1)."""
+        """Whether the maps agree hardly more often than by chance (Cohen's kappa below 0.1)."""
         return self.best - self.chance < _WEAK * (1 - self.chance)
 
 
 def best_class(label_map: LabelMap, num_classes: int) -> int:
-    """The class with the largest mean score over all places, where a class that a place lacks has score 0."""
+    """The class with the largest mean score over all positions; it is 0 at positions that do not list a class."""
     sums = torch.zeros(num_classes).index_add_(0, label_map.classes.flatten(), label_map.scores.float().flatten())
     return int(sums.argmax())
 
@@ -118,7 +119,7 @@ def check_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what is wrong, and how far maps and classes agree."""
+    """Print what is wrong, and how often maps and classes agree."""
     args = parse_args(check_parser(), argv)
     source = open_source(args.data_dir, args.train_split, args.dataset, args.download)
     maps = open_label_maps(args.maps, source.class_names)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections import deque
@@ -32,25 +31,24 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
-from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
-from vision.data.label_parts import LabelParts
-from vision.data.label_writers import write_label_maps, write_torch_maps
-from vision.data.token_labels import HALF_LIMIT, LabelMap, torch_file
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.options import (
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, leave_process_group
+from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
     add_image_options,
     add_source_options,
     positive_int,
 )
-from vision.place_scores import PlaceScores
-from vision.trained import TrainedModel, load_trained
+from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
+from vision.evaluation.load_trained import TrainedModel, load_trained
+from vision.evaluation.teacher import Teacher
+from vision.token_label.map_parts import LabelParts
+from vision.token_label.read_maps import HALF_LIMIT, LabelMap, torch_file
+from vision.token_label.write_maps import write_label_maps, write_torch_maps
 
 _WRITERS = {"folder": write_label_maps, "torch": write_torch_maps}
 
@@ -61,24 +59,24 @@ def label_parser() -> Parser:
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
     parser.add_argument("--config", help="YAML or JSON file of options")
-    group = parser.add_argument_group("label maps")
-    group.add_argument("--output", help="where to put them: a folder that is not there yet")
-    group.add_argument("--top-k", type=positive_int, default=5, help="classes to keep of each place, at most all")
-    group.add_argument(
+    add = parser.add_argument_group("label maps").add_argument
+    add("--output", help="where to put them: a folder that is not there yet")
+    add("--top-k", type=positive_int, default=5, help="classes to keep of each place, at most all")
+    add(
         "--format",
         choices=tuple(_WRITERS),
         default="folder",
         help="folder: with a header, two arrays for all images; torch: as published, one file an image",
     )
-    group.add_argument(
+    add(
         "--scores",
         choices=("raw", "centred"),
         default="raw",
         help="raw: the model's, as published; centred: less the level of the classes that are left out, which training "
         "counts as 0: for models whose scores are mostly below 0, as binary cross-entropy makes them",
     )
-    group.add_argument("--shard", type=_shard, metavar="I/N", help="make the I-th of N shares of the parts alone")
-    group.add_argument("--part-size", type=positive_int, default=1000, help="images a part, which a kill can cost")
+    add("--shard", type=_shard, metavar="I/N", help="make the I-th of N shares of the parts alone")
+    add("--part-size", type=positive_int, default=1000, help="images a part, which a kill can cost")
     add_checkpoint_options(parser)
     add_source_options(parser, train=True, val=False)
     add_image_options(parser)
@@ -93,13 +91,10 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
+@leave_process_group()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and make the maps."""
-    try:
-        generate(parse_args(label_parser(), argv))
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    generate(parse_args(label_parser(), argv))
 
 
 def generate(args: Namespace) -> None:
@@ -111,15 +106,14 @@ def generate(args: Namespace) -> None:
     """
     _check_options(args)
     device = init_device(args)
-    trained = load_trained(_whole_images(args), device)
-    if args.amp is None:
-        args.amp, args.amp_dtype = trained.options.get("amp"), trained.options.get("amp_dtype", args.amp_dtype)
-    source = open_source(args.data_dir, args.train_split, args.dataset or trained.options.get("dataset"), args.download)
+    trained = load_trained(args, device)
+    source = open_source(args.data_dir, args.train_split, args.dataset or trained.dataset, args.download)
     keys = [source.key(index) for index in range(len(source.targets))]
     if args.format == "torch":
         _check_torch_format(source, keys)
     names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
-    teacher = _Teacher(args, trained, match_classes(source.class_names, names, source.where), device)
+    class_index = match_classes(source.class_names, names, source.where)
+    teacher = Teacher(args, trained, class_index, device)
     shape = (min(args.top_k, len(source.class_names)), *teacher.grid)
     facts = {**_facts(args, trained, source.class_names, keys), "top-k and grid": list(shape)}
     parts = LabelParts(_parts_folder(args), facts, len(keys), args.part_size, shape)
@@ -130,40 +124,8 @@ def generate(args: Namespace) -> None:
         _report(args, source, keys, parts, share)
 
 
-class _Teacher:
-    """From a batch of images to its label maps.
-
-    Attributes:
-        grid: Height and width of the maps.
-        data_config: timm's description of the images.
-    """
-
-    def __init__(self, args: Namespace, trained: TrainedModel, class_index: np.ndarray, device: torch.device) -> None:
-        scores = PlaceScores(trained.model)
-        self._autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
-        with self._autocast():
-            self.grid = scores.find_grid(trained.data_config["input_size"], trained.num_classes, device)
-        self._scores: nn.Module = torch.compile(scores) if args.compile else scores
-        self._top_k, self._centred = min(args.top_k, len(class_index)), args.scores == "centred"
-        self._memory_format = memory_format(args.channels_last)
-        self._class_index = torch.from_numpy(class_index).to(device)
-        self.data_config = trained.data_config
-
-    @torch.inference_mode()
-    def label(self, images: Tensor) -> LabelMap:
-        """The maps of images, on the CPU: scores in half precision, classes as the data counts them."""
-        with self._autocast():
-            scores = self._scores(images.contiguous(memory_format=self._memory_format))
-        scores = scores[:, self._class_index].float()
-        best, classes = scores.topk(self._top_k, dim=1)
-        if self._centred and self._top_k < scores.shape[1]:
-            rest = scores.scatter(1, classes, -torch.inf).logsumexp(dim=1, keepdim=True)
-            best = best - (rest - math.log(scores.shape[1] - self._top_k))
-        return LabelMap(best.half().cpu(), classes.cpu())
-
-
 def _make_parts(
-    args: Namespace, teacher: _Teacher, source: Source, parts: LabelParts, share: range, device: torch.device
+    args: Namespace, teacher: Teacher, source: Source, parts: LabelParts, share: range, device: torch.device
 ) -> None:
     """Make those parts of a share that are not there, each process some of them."""
     made = {part for part in range(len(parts)) if parts.is_made(part)}  # also those of other shards are to be alike
@@ -180,7 +142,7 @@ def _make_parts(
 
 
 def _make(
-    args: Namespace, teacher: _Teacher, source: Source, parts: LabelParts, numbers: Sequence[int], device: torch.device
+    args: Namespace, teacher: Teacher, source: Source, parts: LabelParts, numbers: Sequence[int], device: torch.device
 ) -> None:
     """Make parts one after the other, from one stream of batches."""
     indices = [index for part in numbers for index in parts.images(part)]
@@ -257,7 +219,7 @@ def _put_together(args: Namespace, source: Source, keys: Sequence[str], parts: L
     if len(left_out) and args.bad_images == "error":
         raise UsageError(
             f"{len(left_out)} images are left out of the parts: {source.name(left_out[0])} (--bad-images skip); "
-            f"mend or remove them and {parts.folder}, or skip them again"
+            f"repair or remove them and {parts.folder}, or skip them again"
         )
     top_k, *grid = parts.shape
     files = [keys[index] for index in have]
@@ -301,14 +263,10 @@ def _check_options(args: Namespace) -> None:
     for name in ("crop_pct", "crop_mode"):
         if getattr(args, name) is not None:
             raise UsageError(f"a label map covers the whole image: --{name.replace('_', '-')}; leave it out")
+    args.crop_pct, args.crop_mode = 1.0, "squash"  # the whole image, resized
     path = Path(args.output)
     if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
         raise UsageError(f"something is there already: {path.absolute()}; remove it or choose another --output")
-
-
-def _whole_images(args: Namespace) -> Namespace:
-    """The options with the whole image resized; the model itself is compiled later, with its head on places."""
-    return Namespace(**{**vars(args), "crop_pct": 1.0, "crop_mode": "squash", "compile": False})
 
 
 def _check_torch_format(source: Source, keys: Sequence[str]) -> None:

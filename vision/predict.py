@@ -18,18 +18,18 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np
-import torch
 from PIL import Image
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, memory_format
+from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names
-from vision.data.files import is_image_name, open_tree
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
-from vision.trained import TrainedModel, load_trained
+from vision.data.files import find_images
+from vision.evaluation.evaluate import create_predict
+from vision.evaluation.load_trained import TrainedModel, load_trained
 
 
 class PathSource:
@@ -78,26 +78,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-def find_images(words: Sequence[str]) -> list[Path]:
-    """The files that are named, and all images under the folders that are.
-
-    Raises:
-        UsageError: for a path that is not there, or a folder without images.
-    """
-    found = []
-    for path in map(Path, words):
-        if path.is_dir():
-            files = [path / name for name in open_tree(path).files() if is_image_name(name)]
-            if not files:
-                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
-            found += files
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
-    return found
-
-
 def predict(args: Namespace) -> list[dict[str, Any]]:
     """Predict as the options say.
 
@@ -107,9 +87,8 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)
-    amp = trained.options.get("amp") if args.amp is None else args.amp
-    autocast, _ = mixed_precision(device, amp, trained.options.get("amp_dtype", args.amp_dtype))
-    source = PathSource(find_images(args.images))
+    predict = create_predict(trained.model, trained.autocast, memory_format(args.channels_last), args.compile)
+    source = PathSource([path for path, _ in find_images(args.images)])
     workers = min(default_workers(args.workers), len(source.paths) // args.batch_size)
     bad_images = BadImages(args.bad_images)
     loader = create_eval_loader(
@@ -119,9 +98,7 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
     for images, positions in loader:
         if not len(images):
             continue
-        with torch.inference_mode(), autocast():
-            logits = trained.model(images.contiguous(memory_format=memory_format(args.channels_last)))
-        best = logits.float().softmax(1).topk(min(args.topk, trained.num_classes))
+        best = predict(images).softmax(1).topk(min(args.topk, trained.num_classes))
         for position, values, indices in zip(positions.tolist(), *(part.tolist() for part in best), strict=True):
             top = [
                 {"class": names[index], "description": describe(names[index]), "probability": round(value, 6)}
@@ -132,7 +109,7 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
 
 
 def class_names(trained: TrainedModel) -> list[str]:
-    """The model's class names; for a model of 1,000 classes that was saved without, ImageNet's."""
+    """The model's class names; ImageNet's for a model of 1,000 classes that was saved without names."""
     if trained.class_names is not None:
         return trained.class_names
     if trained.num_classes == len(imagenet_names()):

@@ -20,10 +20,11 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from sot_base.errors import run_main
 from sot_core.options import HEAD_OPTIONS, add_head_options
 from sot_core.pooling import Pooling
-from vision.build import build_model, model_recipe
-from vision.config_file import Parser
+from vision.cli.config_file import Parser
+from vision.cli.options import positive_int
+from vision.cli.train_options import given_head_settings
+from vision.models.build import build_model, model_recipe
 from vision.models.sizes import PUBLISHED_SIZES
-from vision.options import given_head_settings, positive_int
 
 __all__ = ["Part", "count_parts", "format_all", "format_parts", "main"]
 
@@ -105,40 +106,29 @@ def format_parts(parts: Sequence[Part]) -> str:
 
 def format_all() -> str:
     """The table of all models of this package, their counts beside the published ones."""
-    rows = [
-        (
-            "model",
-            "params M",
-            "trainable",
-            "published",
-            "its code",
-            "GMACs",
-            "its code",
-            "conv+linear",
-            "published",
-            "act M",
-        )
-    ]
+    counts = (
+        "params M",
+        "trainable",
+        "published",
+        "its code",
+        "GMACs",
+        "its code",
+        "conv+linear",
+        "published",
+        "act M",
+    )
+    rows = [("model", *counts)]
     for name, size in PUBLISHED_SIZES.items():
         with torch.device("meta"):
             model = timm.create_model(name)
         whole = count_parts(model, depth=0)[0]
         code = size.code_params and "{:.3f} ({:.3f})".format(*size.code_params)
         code_gmacs = size.code_gmacs and f"{size.code_gmacs:.3f}"
-        millions = (f"{whole.params / 1e6:.3f}", f"{whole.trainable / 1e6:.3f}")
-        gmacs, linear = f"{whole.macs / 1e9:.3f}", f"{whole.linear_macs / 1e9:.3f}"
-        row = (
-            name,
-            *millions,
-            size.params,
-            code,
-            gmacs,
-            code_gmacs,
-            linear,
-            size.gmacs,
-            f"{whole.activations / 1e6:.2f}",
-        )
-        rows.append(tuple("-" if cell is None else str(cell) for cell in row))
+        millions = [f"{count / 1e6:.3f}" for count in (whole.params, whole.trainable)]
+        gmacs, linear = (f"{count / 1e9:.3f}" for count in (whole.macs, whole.linear_macs))
+        row = (name, *millions, size.params, code, gmacs, code_gmacs, linear, size.gmacs)
+        cells = ["-" if cell is None else str(cell) for cell in row]
+        rows.append((*cells, f"{whole.activations / 1e6:.2f}"))
     notes = (
         "224 pixels (or what a name ends with) and 1,000 classes; sot_micro: 32 and 10. GMACs: convolutions, linear",
         "layers and matrix products; conv+linear: without products of two activations, as the published numbers were",

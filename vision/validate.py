@@ -1,4 +1,4 @@
-"""Validate a model on a data set: top-1, top-5, each class, and what is taken for what.
+"""Validate a model on a data set: top-1, top-5, the accuracy of each class, and which classes are confused.
 
 python vision/validate.py DIR --checkpoint out/train/RUN/model_best.pth.tar
 python vision/validate.py DIR SoT_Tiny -b 256 --checkpoint SoT_Tiny.pth.tar             # a published checkpoint
@@ -7,7 +7,6 @@ python vision/validate.py IMAGENET_A SoT_Tiny --checkpoint SoT_Tiny.pth.tar --im
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -19,27 +18,27 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import cross_entropy
 
-from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
-from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
-from vision.data.classes import imagenet_a_names
-from vision.device import default_workers, init_device, memory_format, mixed_precision
-from vision.dry_run import first_loss, print_dry_run
-from vision.engine import evaluate
-from vision.metrics import ClassEvaluator, draw_confusion
-from vision.options import (
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.figures import draw_confusion
+from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
     add_dry_run,
     add_image_options,
     add_source_options,
 )
-from vision.real_labels import RealLabels
-from vision.resolve import plain_options
-from vision.run_log import write_rows
-from vision.trained import load_trained
+from vision.cli.run_files import write_json, write_rows
+from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
+from vision.data.classes import imagenet_a_names
+from vision.evaluation.dry_run import dry_run
+from vision.evaluation.evaluate import create_predict, evaluate
+from vision.evaluation.load_trained import load_trained
+from vision.evaluation.metrics import ClassEvaluator
+from vision.evaluation.real_labels import RealLabels
 
 
 def validate_parser() -> Parser:
@@ -52,63 +51,53 @@ def validate_parser() -> Parser:
     add_checkpoint_options(parser)
     add_source_options(parser)
     add_image_options(parser)
-    group = parser.add_argument_group("validation")
-    group.add_argument(
-        "--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone"
-    )
-    group.add_argument(
-        "--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others"
-    )
-    group.add_argument("--per-class", help="CSV file: images, accuracy and main confusion of each class")
-    group.add_argument("--confusion", help="picture of what is taken for what (needs matplotlib)")
-    group.add_argument("--results", help="JSON file of the metrics")
+    add = parser.add_argument_group("validation").add_argument
+    add("--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone")
+    add("--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others")
+    add("--per-class", help="CSV file: images, accuracy and main confusion of each class")
+    add("--confusion", help="picture of which classes are confused (needs matplotlib)")
+    add("--results", help="JSON file of the metrics")
     add_device_options(parser)
     return parser
 
 
+@leave_process_group()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
-    try:
-        validate(parse_args(validate_parser(), argv))
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    validate(parse_args(validate_parser(), argv))
 
 
 def validate(args: Namespace) -> dict[str, Any]:
-    """Validate as the options say, write the files that are asked for, and print the metrics.
+    """Validate as the options say, write the requested files and print the metrics.
 
     Returns:
-        Loss, top1, top5 (percent), number of images, and what else was counted.
+        Loss, top1, top5 (percent), the number of images, and what else was counted; an empty dictionary for a dry run.
     """
     device = init_device(args)
     trained = load_trained(args, device)
-    if args.amp is None:
-        args.amp, args.amp_dtype = trained.options.get("amp"), trained.options.get("amp_dtype", args.amp_dtype)
-    source = open_source(args.data_dir, args.val_split, args.dataset or trained.options.get("dataset"), args.download)
+    source = open_source(args.data_dir, args.val_split, args.dataset or trained.dataset, args.download)
     names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
     dataset = ImageSet(source, class_index=match_classes(source.class_names, names, source.where))
     allowed = _imagenet_a(names, source.class_names) if args.imagenet_a else None
-    autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
-    facts = {"recipe": trained.recipe, "data_config": trained.data_config, "weights": trained.weights}
     if args.dry_run:
-        loss = first_loss(trained.model, dataset, trained.data_config, device, autocast)
-        if args.rank == 0:
-            print_dry_run(plain_options(args), facts, *loss)
+        batch = next(iter(create_eval_loader(dataset, trained.data_config, 8, device=device)))
+        facts = {"recipe": trained.recipe, "data_config": trained.data_config, "weights": trained.weights}
+        dry_run(args, facts, batch, create_predict(trained.model, trained.autocast), cross_entropy)
         return {}
-
     evaluator = ClassEvaluator(trained.num_classes, device, allowed, confusion=len(names) <= 5000)
-    real_labels = None
+    observers = [evaluator.update]
     if args.real_labels is not None:
         real_labels = RealLabels(dataset.names(), names, args.real_labels or None, args.world_size)
+        observers.append(real_labels.update)
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)
     loader = create_eval_loader(
         dataset, trained.data_config, args.batch_size, args.rank, args.world_size, workers, device, bad_images
     )
-    evaluate(trained.model, loader, evaluator, autocast, memory_format(args.channels_last), real_labels)
+    predict = create_predict(trained.model, trained.autocast, memory_format(args.channels_last), args.compile)
+    evaluate(predict, loader, *observers)
     metrics = {**evaluator.compute(args.distributed), "images": int(evaluator.totals.sum())}
-    if real_labels is not None:
+    if args.real_labels is not None:
         metrics |= real_labels.accuracy()
     bad = torch.tensor(bad_images.count, device=device)
     if args.distributed:
@@ -155,9 +144,8 @@ def _report(
             raise UsageError(f"--confusion: {len(names)} classes are too many for a picture; use --per-class")
         draw_confusion(evaluator.confusion, shown, args.confusion)
     if args.results:
-        with atomic_file(args.results) as temporary:
-            content = {"checkpoint": args.checkpoint, "data": args.data_dir, "weights": weights, **metrics}
-            temporary.write_text(json.dumps({**content, "per_class": rows}, indent=1), encoding="utf-8")
+        content = {"checkpoint": args.checkpoint, "data": args.data_dir, "weights": weights, **metrics}
+        write_json(args.results, {**content, "per_class": rows})
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import torch
 from sot_base.errors import UsageError
 from tests.vision.conftest import make_split
 from vision.check_label import agreement, best_class, main
-from vision.data.label_writers import write_label_maps, write_torch_maps
 from vision.data.sources import open_source
-from vision.data.token_labels import LabelMap
+from vision.token_label.read_maps import LabelMap
+from vision.token_label.write_maps import write_label_maps, write_torch_maps
 
 CLASSES = ["cat", "dog", "owl"]
 

@@ -14,21 +14,21 @@ import torch
 from sot_core import Classifier, OnlyVisualTokensClassifier
 from tests.support import REPOSITORY, need_shared
 from tests.vision.conftest import make_image, make_split
+from tests.vision.data.test_sources import cifar_files
 from tests.vision.golden import golden_model
+from tests.vision.models.test_hvt import published_names as hvt_names
+from tests.vision.models.test_lvvit import published_names as lvvit_names
+from tests.vision.models.weights.test_published_names import published_names
 from tests.vision.segment.conftest import make_set
 from tests.vision.segment.mmseg import mmseg_state
-from tests.vision.test_data_sources import cifar_files
-from tests.vision.test_hvt import published_names as hvt_names
-from tests.vision.test_lvvit import published_names as lvvit_names
-from tests.vision.test_published import published_names
 from vision import TokenEmbed, check_data, predict, summary, train, validate
+from vision.cli.train_options import train_parser
 from vision.data.classes import imagenet_a_names
-from vision.data.label_writers import write_label_maps
 from vision.data.sources import open_source
-from vision.data.token_labels import LabelMap
-from vision.options import train_parser
 from vision.predict import predict_parser
 from vision.segment import validate as validate_segments
+from vision.token_label.read_maps import LabelMap
+from vision.token_label.write_maps import write_label_maps
 from vision.validate import validate_parser
 
 PROGRAMS = {"train": train, "validate": validate, "predict": predict, "check_data": check_data, "summary": summary}

@@ -16,7 +16,7 @@ from tests.vision.conftest import make_image, make_split
 from tests.vision.test_distributed import torchrun
 from vision import generate_label as module
 from vision.data import eval_transform, open_source
-from vision.data.token_labels import open_label_maps
+from vision.token_label.read_maps import open_label_maps
 
 CLASSES = ["cat", "dog", "owl"]
 QUICK = ("--device", "cpu", "-j", "0")
@@ -183,7 +183,7 @@ def _config(folder):
 class TestParts:
     def labelled(self, monkeypatch, stop_after=None):
         """Count the images that are computed; interrupt the run after some batches."""
-        counts, label = [], module._Teacher.label
+        counts, label = [], module.Teacher.label
 
         def counted(teacher, images):
             if len(counts) == stop_after:
@@ -191,7 +191,7 @@ class TestParts:
             counts.append(len(images))
             return label(teacher, images)
 
-        monkeypatch.setattr(module._Teacher, "label", counted)
+        monkeypatch.setattr(module.Teacher, "label", counted)
         return counts
 
     def test_an_interrupted_run_goes_on(self, images, resnet, tmp_path, monkeypatch):

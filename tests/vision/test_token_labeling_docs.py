@@ -7,8 +7,8 @@ from tests.support import REPOSITORY
 from tests.vision.conftest import make_split
 from tests.vision.test_docs import COMMAND, commands
 from vision import check_label, generate_label, train, validate
+from vision.cli.train_options import train_parser
 from vision.generate_label import label_parser
-from vision.options import train_parser
 from vision.validate import validate_parser
 
 PROGRAMS = {"train": train, "validate": validate, "generate_label": generate_label, "check_label": check_label}

@@ -6,9 +6,9 @@ import torch
 import yaml
 
 from tests.vision.conftest import assert_same_state, load, make_split, rows, weights
-from vision.config_file import parse_args
-from vision.options import train_parser
-from vision.trained import load_trained
+from vision.cli.config_file import parse_args
+from vision.cli.train_options import train_parser
+from vision.evaluation.load_trained import load_trained
 from vision.validate import validate_parser
 
 
@@ -184,7 +184,7 @@ def test_classifiers_of_other_classes_start_afresh(images, train, tmp_path, capl
     words += ["--img-size", 32, "--epochs", 1, "--lr", 0, "--initial-checkpoint", tmp_path / "five.pth"]
     found = weights(train(images, *words))
     assert all(found[f"{name}.weight"].shape[0] == 3 for name in classifiers)
-    assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias start afresh" in caplog.text
+    assert f"{classifiers[-1]}.weight, {classifiers[-1]}.bias are re-initialised" in caplog.text
 
 
 LVVIT = ("depth=1", "embed_dim=16", "num_heads=2", "stem_width=8", "patch_size=4")

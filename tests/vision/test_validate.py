@@ -10,11 +10,11 @@ import torch
 
 from sot_base.errors import UsageError
 from tests.vision.conftest import load, make_image, make_split, rows, save_imagenet_model
-from tests.vision.test_published import published_names
+from tests.vision.models.weights.test_published_names import published_names
 from vision import validate as module
-from vision.config_file import parse_args
+from vision.cli.config_file import parse_args
 from vision.data.classes import imagenet_a_names, imagenet_names
-from vision.metrics import ClassEvaluator
+from vision.evaluation.metrics import ClassEvaluator
 
 QUICK = ("--device", "cpu", "-j", "0")
 
@@ -59,15 +59,6 @@ def test_the_figures_are_printed_before_a_file_fails(images, trained, tmp_path, 
     assert "6 images, ema weights" in capsys.readouterr().out
 
 
-def test_counts_by_class():
-    evaluator = ClassEvaluator(3, confusion=True)
-    evaluator.update(torch.eye(3)[[0, 1, 1, 2]] * 9, torch.tensor([0, 0, 0, 2]))
-    assert evaluator.per_class(["a", "b", "c"]) == [
-        {"class": "a", "images": 3, "accuracy": 33.33, "taken_for": "b"},
-        {"class": "c", "images": 1, "accuracy": 100.0, "taken_for": ""},
-    ]
-
-
 def test_fewer_and_unknown_classes(images, trained, tmp_path):
     val = shutil.copytree(images / "val", tmp_path / "val")
     shutil.rmtree(val / "cat")
@@ -89,10 +80,33 @@ def test_a_bad_image_is_never_replaced(images, trained, tmp_path, capsys):
     assert "bad_images: 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--img-size", 16], ["--input-size", 3, 8, 12], ["--channels-last"], ["--amp"]])
-def test_other_image_sizes_and_formats(images, trained, words):
-    metrics = validate(images, "--checkpoint", trained / "last.pth.tar", *words, *QUICK)
+@pytest.mark.parametrize(
+    "words, size, layout, dtype",
+    [
+        ([], (8, 8), torch.contiguous_format, torch.float32),
+        (["--img-size", 16], (16, 16), torch.contiguous_format, torch.float32),
+        (["--input-size", 3, 8, 12], (8, 12), torch.contiguous_format, torch.float32),
+        (["--channels-last"], (8, 8), torch.channels_last, torch.float32),
+        (["--amp"], (8, 8), torch.contiguous_format, torch.bfloat16),
+        (["--amp", "--amp-dtype", "float16"], (8, 8), torch.contiguous_format, torch.float16),
+    ],
+)
+def test_other_image_sizes_and_formats(images, trained, monkeypatch, words, size, layout, dtype):
+    """The model is called with images of the size and layout that are asked for, and computes in that precision."""
+    seen, load = [], module.load_trained
+
+    def load_watched(*args):
+        found = load(*args)
+        found.model.register_forward_hook(lambda model, inputs, output: seen.append((inputs[0], output)))
+        return found
+
+    monkeypatch.setattr(module, "load_trained", load_watched)
+    metrics = validate(images, "--checkpoint", trained / "last.pth.tar", "-b", 6, *words, *QUICK)
     assert metrics["images"] == 6
+    pixels, logits = seen[-1]
+    assert pixels.shape == (6, 3, *size)
+    assert pixels.is_contiguous(memory_format=layout)
+    assert logits.dtype == dtype
 
 
 def test_compiled(images, trained, monkeypatch):

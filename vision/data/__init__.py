@@ -1,10 +1,10 @@
 """Images and labels: folders, tars, CIFAR, digits; class names; loaders."""
 
+from vision.data.augment import AnyBatchMixup
 from vision.data.classes import describe, match_classes, names_for_model
 from vision.data.dataset import ImageSet
 from vision.data.images import ImageError, read_image
-from vision.data.loaders import BadImages, create_eval_loader, create_train_loader, eval_transform
-from vision.data.mixup import AnyBatchMixup
+from vision.data.loaders import BadImages, Loader, create_eval_loader, create_train_loader, eval_transform
 from vision.data.sources import DATASETS, PUBLISHED_DATASETS, Source, open_source
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "BadImages",
     "ImageError",
     "ImageSet",
+    "Loader",
     "Source",
     "create_eval_loader",
     "create_train_loader",

@@ -1,4 +1,4 @@
-"""The training transform: timm's, with one operation mended."""
+"""Augmentation, timm's: the training transform with one operation fixed, and mixup for batches of any size."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 
 import torch
 from PIL import Image, ImageOps
-from timm.data import create_transform
+from timm.data import Mixup, create_transform
 from timm.data.auto_augment import AugmentOp
 from timm.data.auto_augment import posterize as timm_posterize
+from timm.data.mixup import mixup_target
+from torch import Tensor
 
-__all__ = ["create_train_transform"]
+__all__ = ["AnyBatchMixup", "create_train_transform"]
 
 
-def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> Callable[[Image.Image], torch.Tensor]:
-    """``timm.data.create_transform`` for training, to uint8; normalising and erasing come later, on the device.
+def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> Callable[[Image.Image], Tensor]:
+    """``timm.data.create_transform`` for training, to uint8; images are normalised and erased later, on the device.
 
     Args:
-        data_config: As of ``timm.data.resolve_data_config``.
-        **augmentation: Arguments of ``create_transform``, before the configuration's.
+        data_config: As returned by ``timm.data.resolve_data_config``.
+        **augmentation: Arguments of ``create_transform`` that override the configuration's.
 
     Raises:
         ValueError: for an augmentation that timm does not know.
@@ -47,7 +49,7 @@ def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
 
 
 def _operations(parts: Iterable[Any]) -> Iterable[AugmentOp]:
-    """All operations of RandAugment, AutoAugment and AugMix among some transforms."""
+    """Find all operations of RandAugment, AutoAugment and AugMix in transforms."""
     for part in parts:
         if isinstance(part, AugmentOp):
             yield part
@@ -55,3 +57,21 @@ def _operations(parts: Iterable[Any]) -> Iterable[AugmentOp]:
             yield from _operations(part)
         else:
             yield from _operations(getattr(part, "ops", None) or getattr(part, "policy", None) or [])
+
+
+class AnyBatchMixup(Mixup):
+    """`timm.data.Mixup` that also accepts an odd number of images, of which the last one stays unmixed.
+
+    Shape:
+        images (B, C, H, W), targets (B,) -> images (B, C, H, W), soft targets (B, num_classes).
+    """
+
+    def __call__(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        even = len(x) // 2 * 2
+        if even == len(x):
+            return super().__call__(x, target)
+        last = mixup_target(target[even:], self.num_classes, smoothing=self.label_smoothing)
+        if even == 0:
+            return x, last
+        mixed, soft = super().__call__(x[:even], target[:even])
+        return torch.cat([mixed, x[even:]]), torch.cat([soft, last])

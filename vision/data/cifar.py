@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the layout that torchvision downloads, read without running what is in the pickles."""
+"""CIFAR-10 and CIFAR-100 in torchvision's layout. torchvision's own reader would run code from the pickles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALLOWED = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds plain values and numpy arrays, nothing else."""
+    """Build plain values and numpy arrays only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -42,7 +42,7 @@ def load_cifar(
         dataset: ``cifar10`` or ``cifar100`` (fine labels).
         root: The folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``.
         train: The training images rather than the test images.
-        download: Fetch the files where they are missing.
+        download: Download the files if they are missing.
 
     Returns:
         Images (N, 32, 32, 3) uint8, class indices (N,), class names.

@@ -1,4 +1,4 @@
-"""Class names: their order, their match with what a model knows, and ImageNet's subsets."""
+"""Class names: their order, matching those of data and model, and ImageNet's subsets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _descriptions() -> dict[str, str]:
 
 
 def describe(name: str) -> str:
-    """A name to read: the words of an ImageNet synset, any other name as it is."""
+    """A readable name: the description of an ImageNet synset; any other name unchanged."""
     return _descriptions().get(name, name)
 
 
@@ -47,7 +47,7 @@ def _some(names: Sequence[str], limit: int = 5) -> str:
 
 
 def match_classes(data_names: Sequence[str], model_names: Sequence[str], where: str) -> np.ndarray:
-    """The model's index of each of the data's classes, by name; classes that the data lacks are no error.
+    """The model's index of each of the data's classes, by name; the data need not have all of the model's.
 
     Args:
         data_names: Classes of a data set.
@@ -67,11 +67,11 @@ def match_classes(data_names: Sequence[str], model_names: Sequence[str], where: 
 
 
 def names_for_model(num_classes: int, data_names: Sequence[str]) -> list[str]:
-    """Class names for a model that was saved without any.
+    """Class names for a model that was saved without them.
 
     Args:
         num_classes: Outputs of the model.
-        data_names: Classes of the data it is used on, in natural order.
+        data_names: Classes of the data, in natural order.
 
     Returns:
         ImageNet's synsets for a model of 1,000 classes on data whose classes are synsets; else ``data_names``.

@@ -1,21 +1,26 @@
-"""The data set that the loaders read: one image, transformed, with its target, or the report of a bad file."""
+"""The data set that the loaders read: an image, transformed, with its target, or the report of a bad file."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from timm.data.loader import fast_collate
+from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
 from vision.data.images import ImageError
 from vision.data.sources import Source
 
-__all__ = ["BadImage", "ImageSet", "SampleKey", "seeded"]
+__all__ = ["BadImage", "Batch", "ImageSet", "SampleKey", "collate", "seeded"]
+
+Batch = tuple[Tensor, Any, list["BadImage"]]
 
 
 class SampleKey(NamedTuple):
@@ -33,9 +38,23 @@ class BadImage:
     reason: str
 
 
+def collate(stack: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Batch:
+    """Stack images and targets; bad images are returned as a list. Without a good image the batch is empty.
+
+    Args:
+        stack: Turns a list of samples into images and targets.
+        samples: Samples of a data set.
+    """
+    bad = [sample for sample in samples if isinstance(sample, BadImage)]
+    good = [sample for sample in samples if not isinstance(sample, BadImage)]
+    if not good:
+        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
+    return *stack(good), bad
+
+
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, numpy's and torch's CPU generators for a block; in a main process they then go on as before."""
+    """Seed the CPU generators of Python, numpy and torch for a block; the main process restores their state."""
     in_worker = get_worker_info() is not None
     states = None if in_worker else (random.getstate(), np.random.get_state(), torch.get_rng_state())
     random.seed(seed)
@@ -57,9 +76,14 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
 
     Args:
         source: The images.
-        transform: From an RGB image to what the loader collates.
+        transform: Maps an RGB image to what the loader collates.
         class_index: (K,) the model's index of each of the source's classes; None: as in the source.
+
+    Attributes:
+        collate: From samples to a batch.
     """
+
+    collate = staticmethod(partial(collate, fast_collate))
 
     def __init__(
         self,
@@ -79,7 +103,7 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
             image = self.source.image(index)
         except ImageError as error:
             return BadImage(self.source.name(index), error.reason)
-        except OSError as error:  # a link to nothing, a file that has gone or is not ours
+        except OSError as error:  # a broken link, a deleted file, or one that may not be read
             return BadImage(self.source.name(index), error.strerror or str(error))
         if self.transform is not None:
             with contextlib.nullcontext() if seed is None else seeded(seed):

@@ -1,9 +1,10 @@
-"""Image files in a folder or a tar, as one tree of relative paths."""
+"""Image files in a folder or a tar as a tree of relative paths, and the images that a command line names."""
 
 from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -12,7 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from sot_base.errors import UsageError
 
-__all__ = ["FileTree", "FolderTree", "TarTree", "is_image_name", "open_tree"]
+__all__ = ["FileTree", "FolderTree", "TarTree", "find_images", "is_image_name", "open_tree"]
 
 _EXTENSIONS = (*IMG_EXTENSIONS, ".gif")
 
@@ -27,7 +28,7 @@ def _hidden(path: str) -> bool:
 
 
 class FileTree(Protocol):
-    """Files under a root, by paths with ``/`` relative to it; hidden files and folders are left out."""
+    """Files under a root, by paths with ``/`` relative to it, without hidden files and folders."""
 
     root: Path
 
@@ -70,13 +71,13 @@ class FolderTree:
 
 
 class TarTree:
-    """An uncompressed tar, read in place: nothing is unpacked, and worker processes share no file position.
+    """An uncompressed tar, read in place without unpacking; worker processes do not share a file position.
 
     Args:
         root: The tar file.
 
     Raises:
-        UsageError: if the file is no readable tar, or a compressed one.
+        UsageError: if the file is not a readable, uncompressed tar.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -111,10 +112,10 @@ class TarTree:
 
 
 def open_tree(root: str | os.PathLike[str]) -> FileTree:
-    """The tree of a folder, or of a tar file.
+    """Open a folder or a tar file as a tree.
 
     Raises:
-        UsageError: if there is nothing of that name.
+        UsageError: if it does not exist.
     """
     path = Path(root)
     if path.is_dir():
@@ -122,3 +123,26 @@ def open_tree(root: str | os.PathLike[str]) -> FileTree:
     if path.is_file():
         return TarTree(path)
     raise UsageError(f"no such folder or tar: {path.resolve()}; give the folder that has the images' split folders")
+
+
+def find_images(paths: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files and all images in the folders that a command line names.
+
+    Returns:
+        The path of each image, and its name: relative to the folder, or for a file its last part.
+
+    Raises:
+        UsageError: for a path that does not exist, or a folder without images.
+    """
+    found = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            images = [(path / name, name) for name in open_tree(path).files() if is_image_name(name)]
+            if not images:
+                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
+            found += images
+        elif path.is_file():
+            found.append((path, path.name))
+        else:
+            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
+    return found

@@ -1,4 +1,4 @@
-"""Read image files of every kind as 8-bit RGB, as they look on a white page."""
+"""Read image files of any kind as 8-bit RGB, as they look on a white page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ImageError(UsageError):
     """
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"cannot read an image: {name} ({reason}); mend or remove the file, or see --bad-images")
+        super().__init__(f"cannot read an image: {name} ({reason}); repair or remove the file, or see --bad-images")
         self.reason = reason
 
 
@@ -37,11 +37,11 @@ def read_image(data: bytes, name: str) -> Image.Image:
         name: Its name, for the message.
 
     Raises:
-        ImageError: if the bytes are no image, or only a part of one.
+        ImageError: if the bytes are not an image, or only part of one.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata and very large images are no errors
+            warnings.simplefilter("ignore")  # odd metadata and very large images are not errors
             with Image.open(io.BytesIO(data)) as image:
                 image.load()
                 return to_rgb(image)
@@ -58,7 +58,7 @@ def _reason(data: bytes, error: Exception) -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode as RGB with 8 bits a channel.
+    """Convert an image of any mode to RGB with 8 bits per channel.
 
     Transparent pixels lie on white (an alpha channel, or the transparent colour of a palette or grey image). 16-bit
     images are scaled, 65535 to 255, where Pillow would clip. Float images count as 0 to 1, or, where a value is

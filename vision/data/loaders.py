@@ -1,6 +1,6 @@
-"""Loaders from timm's parts: its transforms, collation and prefetching.
+"""Loaders made of timm's transforms, collation and prefetching.
 
-timm's ``create_loader`` puts the same parts together, but drops the last partial batch in training, seeds by worker
+timm's ``create_loader`` combines the same parts, but drops the last partial batch in training, seeds by worker
 and lets the data set replace a file that cannot be read.
 """
 
@@ -12,28 +12,25 @@ from typing import Any
 
 import torch
 from timm.data import create_transform
-from timm.data.loader import PrefetchLoader, fast_collate
-from torch.utils.data import DataLoader
+from timm.data.loader import PrefetchLoader
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
-from vision.data.dataset import BadImage, ImageSet
+from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
-from vision.data.token_label_set import TokenLabelSet, collate_token_labels
 
-__all__ = ["BadImages", "create_eval_loader", "create_train_loader", "eval_transform"]
+__all__ = ["BadImages", "Loader", "create_eval_loader", "create_train_loader", "eval_transform"]
 
 _logger = logging.getLogger(__name__)
-
-Batch = tuple[torch.Tensor, Any, list[BadImage]]
 
 
 class BadImages:
     """What happens to images that cannot be read, and their count.
 
     Args:
-        policy: ``error`` stops at the first one; ``skip`` leaves it out of its batch, and names it once.
+        policy: ``error`` stops at the first one; ``skip`` removes it from its batch, and logs it once.
     """
 
     def __init__(self, policy: str = "error") -> None:
@@ -41,38 +38,55 @@ class BadImages:
         self._named: set[str] = set()
 
     def report(self, bad: Sequence[BadImage]) -> None:
-        """Take note of the bad images of a batch.
+        """Count the bad images of a batch.
 
         Raises:
-            ImageError: under ``error``, with the name of the file.
+            ImageError: with policy ``error``, naming the file.
         """
         if bad and self.policy == "error":
             raise ImageError(bad[0].name, bad[0].reason)
         self.count += len(bad)
         for image in bad:
             if image.name not in self._named:
-                _logger.warning(f"left out, for it cannot be read: {image.name} ({image.reason})")
+                _logger.warning(f"skipped, as it cannot be read: {image.name} ({image.reason})")
             self._named.add(image.name)
 
 
-def collate(samples: Sequence[Any]) -> Batch:
-    """Stack uint8 images and targets; bad images go into a list of their own."""
-    bad = [sample for sample in samples if isinstance(sample, BadImage)]
-    good = [sample for sample in samples if not isinstance(sample, BadImage)]
-    if not good:
-        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
-    return *fast_collate(good), bad
+class Loader:
+    """torch's data loader, which reports bad images to `BadImages` in the main process.
 
+    Args:
+        dataset: The samples; ``dataset.collate`` turns them into a batch and a list of bad images.
+        sampler: The order of the samples.
+        batch_size: Samples of a batch.
+        workers: Worker processes.
+        device: The device that batches are moved to later.
+        bad_images: What happens to unreadable images.
+    """
 
-class _Reporting:
-    """A loader that hands the bad images of each batch to `BadImages`, in the main process."""
-
-    def __init__(self, loader: DataLoader[Any], bad_images: BadImages) -> None:
-        self.loader, self.bad_images = loader, bad_images
-        self.dataset, self.sampler, self.collate_fn = loader.dataset, loader.sampler, loader.collate_fn
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampler: Sequence[int] | Sampler[SampleKey],
+        batch_size: int,
+        workers: int,
+        device: torch.device,
+        bad_images: BadImages,
+    ) -> None:
+        self.dataset, self.sampler, self.device, self.bad_images = dataset, sampler, device, bad_images
+        self._loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=workers,
+            collate_fn=dataset.collate,
+            pin_memory=device.type == "cuda",
+            persistent_workers=workers > 0,
+            generator=torch.Generator(),  # not the run's generator
+        )
 
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.loader.batch_size)
+        return -(-len(self.sampler) // self._loader.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Any]]:
         for images, targets, bad in self._batches():
@@ -81,32 +95,14 @@ class _Reporting:
 
     def _batches(self) -> Iterator[Batch]:
         try:
-            yield from self.loader
-        except UsageError as error:  # a loading process puts its traceback before the message
+            yield from self._loader
+        except UsageError as error:  # a worker process puts its traceback before the message
             raise UsageError(str(error).rpartition("UsageError: ")[2].rstrip()) from error
 
 
-def _create_loader(
-    dataset: ImageSet,
-    sampler: Sequence[int] | TrainSampler,
-    data_config: dict[str, Any],
-    batch_size: int,
-    workers: int,
-    device: torch.device,
-    bad_images: BadImages,
-) -> PrefetchLoader:
-    loader = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        num_workers=workers,
-        collate_fn=collate_token_labels if isinstance(dataset, TokenLabelSet) else collate,
-        pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
-        generator=torch.Generator(),  # the loader draws from its own, not from the run's
-    )
+def _prefetch(loader: Loader, data_config: dict[str, Any], device: torch.device) -> PrefetchLoader:
     return PrefetchLoader(
-        _Reporting(loader, bad_images),
+        loader,
         mean=data_config["mean"],
         std=data_config["std"],
         channels=data_config["input_size"][0],
@@ -131,13 +127,13 @@ def create_train_loader(
 
     Args:
         dataset: The images; its transform is set here. Batches of a `TokenLabelSet` have a `TokenLabelBatch`.
-        data_config: As of ``timm.data.resolve_data_config``.
-        batch_size: Images a batch on each process (> 0).
+        data_config: As returned by ``timm.data.resolve_data_config``.
+        batch_size: Images per batch on each process (> 0).
         seed: The run's seed.
         rank: This process.
         world_size: Processes.
         num_repeats: Repeated augmentation, see `TrainSampler`.
-        workers: Worker processes; their number has no influence on the batches.
+        workers: Worker processes; their number does not change the batches.
         device: Where the batches go.
         bad_images: What happens to unreadable images.
         **augmentation: Arguments of `create_train_transform`.
@@ -150,11 +146,11 @@ def create_train_loader(
     dataset.transform = create_train_transform(data_config, **augmentation)
     sampler = TrainSampler(len(dataset), seed, rank, world_size, num_repeats)
     device, bad_images = torch.device(device), bad_images or BadImages()
-    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)
+    return _prefetch(Loader(dataset, sampler, batch_size, workers, device, bad_images), data_config, device)
 
 
 def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
-    """The transform of evaluation, timm's: resize, centre crop; normalised unless ``as_bytes``."""
+    """Timm's transform for evaluation: resize and centre crop; normalised unless ``as_bytes``."""
     return create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
 
 
@@ -169,20 +165,11 @@ def create_eval_loader(
     bad_images: BadImages | None = None,
     indices: Sequence[int] | None = None,
 ) -> PrefetchLoader:
-    """Batches in order, resized and cropped; over several processes each image comes once, with no padding.
+    """Batches in order, resized and cropped; over several processes each image is used once, without padding.
 
-    Args:
-        dataset: The images; its transform is set here.
-        data_config: As of ``timm.data.resolve_data_config``.
-        batch_size: Images a batch on each process (> 0).
-        rank: This process.
-        world_size: Processes.
-        workers: Worker processes.
-        device: Where the batches go.
-        bad_images: What happens to unreadable images.
-        indices: The images to load; None: all of them.
+    The arguments are those of `create_train_loader`; ``indices`` are the images to load, None for all.
     """
     dataset.transform = eval_transform(data_config)
     sampler = (range(len(dataset)) if indices is None else indices)[rank::world_size]
     device, bad_images = torch.device(device), bad_images or BadImages()
-    return _create_loader(dataset, sampler, data_config, batch_size, workers, device, bad_images)
+    return _prefetch(Loader(dataset, sampler, batch_size, workers, device, bad_images), data_config, device)

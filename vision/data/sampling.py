@@ -1,4 +1,4 @@
-"""The order of the training images, the same for any number of processes, workers and restarts."""
+"""The order of the training images, which does not depend on the number of processes, workers and restarts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["TrainSampler"]
 
 
 class TrainSampler(Sampler[SampleKey]):
-    """Shuffled images with the seeds of their augmentation, both a function of the run's seed and the epoch alone.
+    """Shuffled images with the seeds of their augmentation, both a function of the run's seed and the epoch.
 
     Position p of the epoch goes to process ``p % world_size``: a batch of b on each of w processes holds the images,
-    augmented alike, of one batch of w * b on one process. Images are repeated to make the processes' shares equal.
+    augmented alike, of one batch of w * b on one process. Images are repeated so that all processes have equally many.
 
     Args:
         num_images: Images N (> 0).
         seed: The run's seed.
         rank: This process.
         world_size: Processes.
-        num_repeats: Repeated augmentation: an epoch shows N positions in which each chosen image comes this many
+        num_repeats: Repeated augmentation: an epoch has N positions in which each chosen image appears this many
             times, differently augmented.
     """
 
@@ -34,7 +34,7 @@ class TrainSampler(Sampler[SampleKey]):
         self.samples_per_process = -(-num_images // world_size)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Choose the epoch, and how many of this process's images to leave out at its begin."""
+        """Choose the epoch, and how many of this process's images to skip at its start."""
         self.epoch, self.start = epoch, start
 
     def __len__(self) -> int:

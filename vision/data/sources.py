@@ -1,4 +1,4 @@
-"""Labelled images from a folder, a tar, CIFAR's files or scikit-learn's digits, in one form."""
+"""Labelled images from a folder, a tar, CIFAR's files or scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Sourc
 _logger = logging.getLogger(__name__)
 
 DATASETS = ("folder", "cifar10", "cifar100", "digits")
-PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # as HVT and DeiT call them
+PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # names in HVT and DeiT
 _SYNONYMS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "eval", "evaluation", "test"),
@@ -43,13 +43,13 @@ class Source(Protocol):
     targets: np.ndarray
 
     def name(self, index: int) -> str:
-        """What to call an image in messages and results."""
+        """Name of an image in messages and results."""
 
     def key(self, index: int) -> str:
-        """What an image is called within its split, wherever that lies: ``<class>/<image>``, or a number."""
+        """Name of an image within its split: ``<class>/<image>``, or a number."""
 
     def image(self, index: int) -> Image.Image:
-        """Read an image as RGB; an unreadable one is an `ImageError`."""
+        """Read an image as RGB; raises `ImageError`."""
 
 
 class ArraySource:
@@ -77,9 +77,9 @@ class ArraySource:
 
 
 class FileSource:
-    """Image files in one folder a class: ``<prefix>/<class>/**/<image>``.
+    """Image files in one folder per class: ``<prefix>/<class>/**/<image>``.
 
-    Hidden files and folders do not count. Images beside the class folders are left out with a warning, and so are
+    Hidden files and folders are ignored. Images beside the class folders are ignored with a warning, and so are
     folders without an image.
 
     Args:
@@ -87,7 +87,7 @@ class FileSource:
         prefix: The folder of class folders in it.
 
     Raises:
-        UsageError: if there are no images, or none of them in a class folder.
+        UsageError: if there are no images in class folders.
     """
 
     def __init__(self, tree: FileTree, prefix: str = "") -> None:
@@ -103,7 +103,7 @@ class FileSource:
             )
         if loose:
             _logger.warning(
-                f"{len(loose)} images outside the class folders are left out: {self.where} ({loose[0]}, ...)"
+                f"{len(loose)} images outside the class folders are ignored: {self.where} ({loose[0]}, ...)"
             )
         labels = [path.split("/", 1)[0] for path in self.paths]
         self.class_names = natural_order(labels)
@@ -131,10 +131,10 @@ def open_source(data_dir: str | None, split: str, dataset: str | None = None, do
             tar with split folders, a folder with CIFAR's files, or, for evaluation, a folder of class folders.
         split: ``train``, ``val``, or the name of a folder, or ``.`` for class folders directly in ``data_dir``.
         dataset: A name in `DATASETS`; None: what ``data_dir`` looks like.
-        download: Fetch CIFAR where it is missing.
+        download: Download CIFAR if it is missing.
 
     Raises:
-        UsageError: if there is no such data, with what was expected.
+        UsageError: if there is no such data, saying what was expected.
     """
     if dataset == "digits":
         return _digits(split)
@@ -160,7 +160,7 @@ def _open_files(tree: FileTree, split: str) -> FileSource:
 
 
 def _open_files_in(tree: FileTree, wanted: Sequence[str], split: str) -> FileSource:
-    """The split's folder in the tree, at its top or below its only folder; or, where nothing has splits, the top."""
+    """Open the split's folder, at the top of the tree or below its only folder; without any splits, the top itself."""
     folders = tree.folders()
     lead = ""
     if len(folders) == 1 and folders[0] not in wanted and set(tree.folders(folders[0])) & _SPLIT_NAMES:

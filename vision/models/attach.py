@@ -1,4 +1,4 @@
-"""Put the second-order head on any timm classifier."""
+"""Attach the second-order head to any timm classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from sot_core import HeadConfig
 from vision.models.dense_mixin import DenseMixin, choose_head_class, resolve_dense, supports_dense
 from vision.models.head_mixin import HeadMixin, count_prefix_tokens, has_cls_token, resolve_head_config
-from vision.models.probe import feature_shape, parameters_without_gradient
+from vision.models.meta_device import feature_shape, parameters_without_gradient
 
 __all__ = ["attach_head"]
 
@@ -29,18 +29,18 @@ def attach_head(
     mix_alpha: float | None = None,
     **settings: Any,
 ) -> Model:
-    """Replace the classifier of a timm model by the second-order head; the model itself is changed and returned.
+    """Replace the classifier of a timm model by the second-order head; the model is modified in place and returned.
 
-    It stays an instance of its class, and everything timm does with it works on: the state dict is the backbone's
-    plus ``head.*``, ``forward_features``, ``forward_intermediates`` and the grouping of parameters are the
-    backbone's, ``forward_head``, ``get_classifier`` and ``reset_classifier`` act on the new head (see `HeadMixin`).
+    It stays an instance of its class, and everything that timm does with it still works: the state dict is the
+    backbone's plus ``head.*``; ``forward_features``, ``forward_intermediates`` and the grouping of parameters are the
+    backbone's; ``forward_head``, ``get_classifier`` and ``reset_classifier`` act on the new head (see `HeadMixin`).
     Copying, pickling, EMA, ``torch.compile`` and distributed training work as for any module.
 
     The head reads the tokens of token models (of the prefix tokens only the class token) and each position of the
     maps of window models and convolutional networks. Without a class token it reads the words alone: the fusion
     becomes ``words``, and ``cls``, the baseline, becomes the average of the words, which is those models' own head.
-    A norm that the old head applied after its pooling is kept as ``fc_norm`` and applied to each token. What else
-    only the old head used is frozen: every parameter that can be trained gets a gradient.
+    A norm that the old head applied after its pooling is kept as ``fc_norm`` and applied to each token. Other
+    parameters that only the old head used are frozen, so that every trainable parameter gets a gradient.
 
     With ``return_dense`` a model of timm's `VisionTransformer` family can be trained with a label for every patch: its
     head is a `DenseHead` and training gives a `DenseOutput`, see `DenseMixin`.
@@ -48,18 +48,18 @@ def attach_head(
     Args:
         model: A timm classifier; one that has the head already gets the new one.
         config: A `HeadConfig`, a dictionary of its fields or a published one; None: the defaults.
-        return_dense: Return a `DenseOutput` in training; this and the next two: None: as the model has it, a new one
-            False, False and 1.
+        return_dense: Return a `DenseOutput` in training. The default of this and the next two is what the model has;
+            for a new model False, False and 1.
         mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
         mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
-        **settings: Fields of `HeadConfig` that overrule ``config``. Token width and number of classes are the
-            model's where nothing else is said.
+        **settings: Fields of `HeadConfig` that override ``config``. Token width and number of classes default to the
+            model's.
 
     Returns:
         ``model``.
 
     Raises:
-        TypeError: if the model is no timm classifier.
+        TypeError: if the model is not a timm classifier.
         ValueError: if its features are not one map or sequence of words, or ``embed_dim`` is not their width; as
             `vision.models.dense_mixin.resolve_dense`.
 
@@ -98,7 +98,7 @@ def attach_head(
 
 
 def _read_layout(model: nn.Module) -> tuple[str, int]:
-    """Layout and width of what ``forward_features`` gives."""
+    """Layout and width of the output of ``forward_features``."""
     name, shape = type(model).__name__, feature_shape(model)
     if shape is None or len(shape) not in (3, 4):
         raise ValueError(f"{name} gives several feature maps, or none: the head needs one map or one token sequence")
@@ -109,9 +109,9 @@ def _read_layout(model: nn.Module) -> tuple[str, int]:
 
 
 def _pooled_norm(model: nn.Module, width: int) -> nn.Module | None:
-    """The old head's own norm as one that acts on tokens, with the same parameters; None without one."""
+    """The old head's norm as one that acts on tokens, with the same parameters; None without one."""
     norm = getattr(getattr(model, "head", None), "norm", None)
-    if isinstance(norm, nn.GroupNorm) and norm.num_groups == 1:  # of a pooled vector: the same as LayerNorm
+    if isinstance(norm, nn.GroupNorm) and norm.num_groups == 1:  # on a pooled vector the same as LayerNorm
         shape = (norm.num_channels,)
     elif isinstance(norm, nn.LayerNorm):
         shape = norm.normalized_shape
@@ -133,19 +133,27 @@ def _freeze_unused(model: nn.Module) -> None:
 
 
 class _Attached(HeadMixin):
-    """A model whose class was made by `class_with_head`; it is pickled by the class it was made from."""
+    """The base of the classes that `class_with_head` makes.
+
+    They cannot be imported by name: an instance is pickled by the class it was made from.
+    """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _blank_model, (type(self).__bases__[1],), self.__dict__
 
 
 class _AttachedDense(_Attached, DenseMixin):
-    """`_Attached` for a class that can give the logits of every patch."""
+    """`_Attached` for a class that can return the logits of every patch."""
 
 
 @cache
 def class_with_head(model_class: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of a timm model's class that has the head's methods."""
+    """The subclass of a timm model's class that has the head's methods.
+
+    `attach_head` assigns it to ``model.__class__`` instead of wrapping the model: a wrapper would rename every
+    parameter (checkpoints, layer decay and ``no_weight_decay`` go by names) and would hide the attributes and methods
+    that timm looks for, and a copy would break references to the model, such as an optimizer's.
+    """
     attached = _AttachedDense if supports_dense(model_class) else _Attached
     return type(model_class.__name__, (attached, model_class), {"__module__": model_class.__module__})
 

@@ -1,4 +1,4 @@
-"""What a vision transformer needs to be trained with a label for every patch: patch logits and MixToken.
+"""Training a vision transformer with a label for every patch: patch logits and MixToken.
 
 Reference: arXiv:2104.10858.
 """
@@ -21,7 +21,7 @@ __all__ = ["DenseMixin", "DenseOutput", "choose_head_class", "resolve_dense", "s
 
 
 class DenseOutput(NamedTuple):
-    """What a model with ``return_dense`` gives in training.
+    """The output of a model with ``return_dense`` in training.
 
     Attributes:
         logits: Class logits (B, K), of the mixed image; several for ``sum_loss``.
@@ -37,12 +37,12 @@ class DenseOutput(NamedTuple):
 class DenseMixin(HeadMixin):
     """`HeadMixin` for timm's `VisionTransformer` that can return the logits of every patch; goes before that class.
 
-    A model with ``return_dense`` has a `DenseHead`. In training it gives a `DenseOutput`. In evaluation its logits are
-    the head's plus half the largest that ``head.dense_fc`` gives any patch, class by class. Without ``return_dense``
-    it is as with `HeadMixin`.
+    A model with ``return_dense`` has a `DenseHead`. In training it returns a `DenseOutput`; in evaluation its logits
+    are the head's plus half the largest that ``head.dense_fc`` gives any patch, class by class. Without
+    ``return_dense`` it behaves as with `HeadMixin`.
 
     Attributes:
-        return_dense: Whether training gives a `DenseOutput`.
+        return_dense: Whether training returns a `DenseOutput`.
         mix_token: Whether training mixes a box of patches with those of the reversed batch (MixToken).
         mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
     """
@@ -87,8 +87,8 @@ class DenseMixin(HeadMixin):
         Args:
             x: Images (B, in_chans, H, W).
             box: Patches to mix: top, left, bottom, right; None: with ``mix_token`` in training a random one, else none.
-            attn_mask: As of timm's `VisionTransformer`.
-            is_causal: As of timm's `VisionTransformer`.
+            attn_mask: As in timm's `VisionTransformer`.
+            is_causal: As in timm's `VisionTransformer`.
 
         Raises:
             ValueError: if the head has no classifier of patches.

@@ -1,4 +1,4 @@
-"""What turns a timm model into one with the second-order head: the same few methods for every kind of backbone."""
+"""The methods that give a timm model the second-order head, the same for every kind of backbone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HeadMixin:
         head: The head; ``head.config`` describes it in plain values.
         token_layout: How ``forward_features`` gives its output: ``NLC``, ``NHWC`` or ``NCHW``.
         head_class: Class of the head.
-        published_family: Whose published names checkpoints may have, see `vision.models.published`.
+        published_family: Whose published names checkpoints may have, see `vision.models.weights.published_names`.
         returns_tokens: Whether ``reset_classifier(0, "")`` has taken the head out of the forward pass.
         num_classes: Classes K.
         head_hidden_size: Width of the features before the classifiers.
@@ -62,6 +62,13 @@ class HeadMixin:
         self.head = head.to(device=reference.device, dtype=reference.dtype).train(self.training)
         self.num_classes = head.config.num_classes
         self.head_hidden_size = head.num_features
+
+    def finish_init(self, head: ClassificationHead, weight_init: str) -> None:
+        """Put the head in place and initialise all weights, at the end of a model's constructor."""
+        self.set_head(head)
+        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
+        if weight_init != "skip":
+            self.init_weights(needs_reset=False)
 
     def init_weights(self, *args: Any, **kwargs: Any) -> None:
         """Initialise the backbone as timm does, the head's linear layers with a deviation of 0.02 in every mode.
@@ -136,7 +143,7 @@ class HeadMixin:
 
 
 def no_dense_error(model_class: type[nn.Module]) -> ValueError:
-    """What is wrong where patches' logits are asked of a model that has no token for every patch."""
+    """The error for asking a model without a token for every patch for logits of patches."""
     return ValueError(
         f"{model_class.__name__} has no token for every patch to the end: return_dense and mix_token are for timm's "
         "VisionTransformer (vit_*, deit_*) and for sot_*, so_vit_*, deit_*_sot and lvvit_*"
@@ -172,7 +179,7 @@ def resolve_head_config(
         embed_dim: The backbone's token width.
         num_classes: Classes, where ``values`` names none.
         with_cls: Whether the backbone has a class token.
-        settings: Fields of `HeadConfig` that overrule ``values``.
+        settings: Fields of `HeadConfig` that override ``values``.
 
     Raises:
         ValueError: as `HeadConfig.from_dict`, or if ``values`` has another token width.

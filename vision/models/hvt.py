@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead
+from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.published import checkpoint_filter_fn
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
 
@@ -44,7 +43,7 @@ class HVTBlock(Block):
 
 
 class HVT(HeadMixin, VisionTransformer):
-    """Vision transformer without class token that max-pools its tokens at the begin of each stage.
+    """Vision transformer without class token that max-pools its tokens at the start of each stage.
 
     Stages are ``pool_block_width`` blocks long; the tokens are pooled after the first block of each, and get new
     learned positions. The head reads the tokens that are left: their average as published, or what the head's fields
@@ -52,10 +51,10 @@ class HVT(HeadMixin, VisionTransformer):
 
     Args:
         img_size: Height and width of the image in pixels.
-        patch_size: Pixels a patch and side.
-        num_heads: Attention heads of a block.
-        head_dim: Channels a head; the token width is ``num_heads * head_dim``.
-        num_blocks: Blocks.
+        patch_size: Height and width of a patch in pixels.
+        num_heads: Attention heads per block.
+        head_dim: Channels per head; the token width is ``num_heads * head_dim``.
+        num_blocks: Number of blocks.
         pool_kernel_size: Tokens of a pooling window.
         pool_stride: Tokens from window to window. The published code ignores it and always steps by 2.
         pool_block_width: Blocks a stage; 0: no pooling at all.
@@ -123,10 +122,7 @@ class HVT(HeadMixin, VisionTransformer):
         for index, info in enumerate(self.feature_info):
             info["reduction"] *= pool_stride ** sum(pooled <= index for pooled in self.pooled_blocks)
         config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=False)
-        self.set_head(ClassificationHead(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(ClassificationHead(config), weight_init)
 
     @property
     def pooled_blocks(self) -> list[int]:
@@ -202,12 +198,20 @@ class HVT(HeadMixin, VisionTransformer):
 
 
 _CFG = model_cfg(crop_pct=0.875, first_conv="patch_embed.proj", classifier="head.word_fc")
-default_cfgs = generate_default_cfgs(
-    {
-        f"{name}.untrained": _CFG
-        for name in ("hvt", "hvt_tiny_1", *(f"hvt_small_{stages}" for stages in range(5)), "scale_hvt_tiny_4")
-    }
-)
+_VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
+    "hvt": (
+        "HVT of any scaling: ``input_size``, ``patch_size``, ``num_heads``, ``head_dim``, ``num_blocks``, ``pool_*``.",
+        {},
+    ),
+    "hvt_tiny_1": ("HVT-Ti-1: 12 blocks of 3 heads, one pooling.", {"num_heads": 3}),
+    "hvt_small_0": ("HVT-S-0: 12 blocks of 6 heads, no pooling.", {"pool_block_width": 0}),
+    "hvt_small_1": ("HVT-S-1: 12 blocks of 6 heads, one pooling.", {"pool_block_width": 12}),
+    "hvt_small_2": ("HVT-S-2: 12 blocks of 6 heads, two poolings.", {"pool_block_width": 6}),
+    "hvt_small_3": ("HVT-S-3: 12 blocks of 6 heads, three poolings.", {"pool_block_width": 4}),
+    "hvt_small_4": ("HVT-S-4: 12 blocks of 6 heads, four poolings.", {"pool_block_width": 3}),
+    "scale_hvt_tiny_4": ("Scale HVT-Ti-4: HVT-Ti-4 widened to 6 heads, which is HVT-S-4.", {"pool_block_width": 3}),
+}
+default_cfgs = generate_default_cfgs({f"{name}.untrained": _CFG for name in _VARIANTS})
 
 
 def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
@@ -218,61 +222,8 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
     narrow = kwargs.get("num_heads", 6) in range(1, 6)
     head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", 3)
-    return build_model_with_cfg(
-        HVT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head=fields,
-        **kwargs,
-    )
+    return create_with_head(HVT, variant, pretrained, fields, **kwargs)
 
 
-@register_model
-def hvt(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT of any scaling: ``input_size``, ``patch_size``, ``num_heads``, ``head_dim``, ``num_blocks``, ``pool_*``."""
-    return _create_hvt("hvt", pretrained, **kwargs)
-
-
-@register_model
-def hvt_tiny_1(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-Ti-1: 12 blocks of 3 heads, one pooling."""
-    return _create_hvt("hvt_tiny_1", pretrained, **{"num_heads": 3, **kwargs})
-
-
-@register_model
-def hvt_small_0(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-S-0: 12 blocks of 6 heads, no pooling."""
-    return _create_hvt("hvt_small_0", pretrained, **{"pool_block_width": 0, **kwargs})
-
-
-@register_model
-def hvt_small_1(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-S-1: 12 blocks of 6 heads, one pooling."""
-    return _create_hvt("hvt_small_1", pretrained, **{"pool_block_width": 12, **kwargs})
-
-
-@register_model
-def hvt_small_2(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-S-2: 12 blocks of 6 heads, two poolings."""
-    return _create_hvt("hvt_small_2", pretrained, **{"pool_block_width": 6, **kwargs})
-
-
-@register_model
-def hvt_small_3(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-S-3: 12 blocks of 6 heads, three poolings."""
-    return _create_hvt("hvt_small_3", pretrained, **{"pool_block_width": 4, **kwargs})
-
-
-@register_model
-def hvt_small_4(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """HVT-S-4: 12 blocks of 6 heads, four poolings."""
-    return _create_hvt("hvt_small_4", pretrained, **{"pool_block_width": 3, **kwargs})
-
-
-@register_model
-def scale_hvt_tiny_4(pretrained: bool = False, **kwargs: Any) -> HVT:
-    """Scale HVT-Ti-4: HVT-Ti-4 widened to 6 heads, which is HVT-S-4."""
-    return _create_hvt("scale_hvt_tiny_4", pretrained, **{"pool_block_width": 3, **kwargs})
+for _name, (_title, _sizes) in _VARIANTS.items():
+    register_variant(__name__, _name, partial(_create_hvt, _name), _title, **_sizes)

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.dense_head import DenseHead
 from vision.models.dense_mixin import DenseMixin, DenseOutput
 from vision.models.head_mixin import resolve_head_config, split_head_options
-from vision.models.published import checkpoint_filter_fn
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]
@@ -30,7 +29,7 @@ class ConvStemEmbed(TokenEmbed):
     Args:
         stem_width: Channels of the three convolutions.
         img_size: Image height and width in pixels, a multiple of ``patch_size``.
-        patch_size: Pixels a token and side, an even number.
+        patch_size: Height and width of a token in pixels, an even number.
         in_chans: Image channels.
         embed_dim: Token width.
         bias: Whether the last convolution has a bias.
@@ -88,9 +87,7 @@ class LVViT(DenseMixin, VisionTransformer):
         *args: As timm's `VisionTransformer`.
         stem_width: Channels of the stem.
         skip_lam: Divisor of the residual branches.
-        return_dense: Return a `DenseOutput` in training.
-        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
-        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
+        return_dense, mix_token, mix_alpha: The attributes of `DenseMixin`.
         head: Fields of `HeadConfig`; the token width and the number of classes are the model's.
         weight_init: As timm's `VisionTransformer`.
         **kwargs: As timm's `VisionTransformer`.
@@ -99,8 +96,7 @@ class LVViT(DenseMixin, VisionTransformer):
         (B, in_chans, H, W) -> (B, num_classes).
 
     Raises:
-        ValueError: for ``mix_token`` without ``return_dense``, which a loss needs to know the box, and for patch
-            dropout with it.
+        ValueError: as `vision.models.dense_mixin.resolve_dense`.
     """
 
     head_class = DenseHead
@@ -127,13 +123,25 @@ class LVViT(DenseMixin, VisionTransformer):
             **kwargs,
         )
         self.set_dense(return_dense, mix_token, mix_alpha)
-        self.set_head(DenseHead(resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=True)
+        self.finish_init(DenseHead(config), weight_init)
 
 
-def _cfg(size: int = 224) -> dict[str, Any]:
+_MODELS: dict[str, dict[str, Any]] = {
+    "t": {"embed_dim": 240, "depth": 12, "num_heads": 4},
+    "s": {"embed_dim": 384, "depth": 16, "num_heads": 6, "skip_lam": 2.0},
+    "m": {"embed_dim": 512, "depth": 20, "num_heads": 8, "skip_lam": 2.0},
+    "l": {"embed_dim": 768, "depth": 24, "num_heads": 12, "skip_lam": 3.0, "stem_width": 128},
+}
+_IMG_SIZES = {
+    "lvvit_t": 224,
+    **{"lvvit_s": 224, "lvvit_s_384": 384},
+    **{"lvvit_m": 224, "lvvit_m_384": 384, "lvvit_m_448": 448},
+    **{"lvvit_l": 224, "lvvit_l_448": 448, "lvvit_l_512": 512},
+}
+
+
+def _cfg(size: int) -> dict[str, Any]:
     return model_cfg(
         input_size=(3, size, size),
         crop_pct=0.9 if size == 224 else 1.0,
@@ -142,88 +150,18 @@ def _cfg(size: int = 224) -> dict[str, Any]:
     )
 
 
-_SIZES = {"t": (224,), "s": (224, 384), "m": (224, 384, 448), "l": (224, 448, 512)}
-default_cfgs = generate_default_cfgs(
-    {
-        f"lvvit_{name}{'' if size == 224 else f'_{size}'}.untrained": _cfg(size)
-        for name, sizes in _SIZES.items()
-        for size in sizes
-    }
-)
-
-_MODELS: dict[str, dict[str, Any]] = {
-    "t": {"embed_dim": 240, "depth": 12, "num_heads": 4},
-    "s": {"embed_dim": 384, "depth": 16, "num_heads": 6, "skip_lam": 2.0},
-    "m": {"embed_dim": 512, "depth": 20, "num_heads": 8, "skip_lam": 2.0},
-    "l": {"embed_dim": 768, "depth": 24, "num_heads": 12, "skip_lam": 3.0, "stem_width": 128},
-}
+default_cfgs = generate_default_cfgs({f"{name}.untrained": _cfg(size) for name, size in _IMG_SIZES.items()})
 
 
 def _create_lvvit(variant: str, pretrained: bool, **kwargs: Any) -> LVViT:
     given, kwargs = split_head_options(kwargs)
     fusion = "sum_fc" if given.keys() - {"drop_rate"} else "cls"  # the published head, unless another is asked for
-    out_indices = kwargs.pop("out_indices", 3)
-    model_args = {"mlp_ratio": 3.0, "qkv_bias": False, "norm_layer": nn.LayerNorm, **_MODELS[variant.split("_")[1]]}
-    return build_model_with_cfg(
-        LVViT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head={"num_heads": 6, "q_dim": 24, "fusion": fusion, **given},
-        **{**model_args, **kwargs},
-    )
+    head = {"num_heads": 6, "q_dim": 24, "fusion": fusion, **given}
+    model_args = {"mlp_ratio": 3.0, "qkv_bias": False, "norm_layer": nn.LayerNorm, **kwargs}
+    return create_with_head(LVViT, variant, pretrained, head, **model_args)
 
 
-@register_model
-def lvvit_t(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-T: 12 blocks of width 240."""
-    return _create_lvvit("lvvit_t", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_s(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-S: 16 blocks of width 384."""
-    return _create_lvvit("lvvit_s", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_s_384(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-S at 384 pixels."""
-    return _create_lvvit("lvvit_s_384", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_m(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-M: 20 blocks of width 512."""
-    return _create_lvvit("lvvit_m", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_m_384(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-M at 384 pixels."""
-    return _create_lvvit("lvvit_m_384", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_m_448(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-M at 448 pixels."""
-    return _create_lvvit("lvvit_m_448", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_l(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-L: 24 blocks of width 768."""
-    return _create_lvvit("lvvit_l", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_l_448(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-L at 448 pixels."""
-    return _create_lvvit("lvvit_l_448", pretrained, **kwargs)
-
-
-@register_model
-def lvvit_l_512(pretrained: bool = False, **kwargs: Any) -> LVViT:
-    """LV-ViT-L at 512 pixels."""
-    return _create_lvvit("lvvit_l_512", pretrained, **kwargs)
+for _name, _size in _IMG_SIZES.items():
+    _model = _MODELS[_name.split("_")[1]]
+    _title = "LV-ViT-{}: {depth} blocks of width {embed_dim}.".format(_name.split("_")[1].upper(), **_model)
+    register_variant(__name__, _name, partial(_create_lvvit, _name), _title, **_model)

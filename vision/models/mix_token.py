@@ -1,4 +1,4 @@
-"""MixToken: a box of patch tokens changes places with the one of another image.
+"""MixToken: a box of patch tokens is swapped with that of another image.
 
 Reference: arXiv:2104.10858.
 """
@@ -43,12 +43,12 @@ def box_around(middle: tuple[int, int], grid: tuple[int, int], area: float) -> B
 
 
 def swap_box(tokens: Tensor, grid: tuple[int, int], box: Box) -> Tensor:
-    """Take the tokens in a box from the batch in reversed order; done twice, nothing has changed.
+    """Swap the tokens in a box with those of the batch in reversed order; its own inverse.
 
     Args:
-        tokens: One vector a patch, row by row.
+        tokens: One vector per patch, row by row.
         grid: Height and width in patches.
-        box: As of `draw_box`.
+        box: As returned by `draw_box`.
 
     Shape:
         (B, H * W, D) or (B, H, W, D) -> the same.

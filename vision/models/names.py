@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import timm
+from timm.models import generate_default_cfgs
 
-from timm.models import generate_default_cfgs, register_model
-
-from vision.models import so_vit, sot
-from vision.models.sot import SoT, model_cfg
+from vision.models import so_vit, sot  # noqa: F401  (registers them)
+from vision.models.builder import model_cfg, register_variant
 
 __all__: list[str] = []
 
-_MODELS: dict[str, Callable[..., SoT]] = {
-    "SoT_Tiny": sot.sot_tiny,
-    "SoT_Small": sot.sot_small,
-    "SoT_Base": sot.sot_base,
-    "So_vit_7": so_vit.so_vit_7,
-    "So_vit_10": so_vit.so_vit_10,
-    "So_vit_14": so_vit.so_vit_14,
-    "So_vit_19": so_vit.so_vit_19,
+PUBLISHED_NAMES = {
+    **{f"SoT_{size}": f"sot_{size.lower()}" for size in ("Tiny", "Small", "Base")},
+    **{f"So_vit_{depth}": f"so_vit_{depth}" for depth in (7, 10, 14, 19)},
 }
-default_cfgs = generate_default_cfgs({f"{name}.untrained": model_cfg() for name in _MODELS})
-
-
-def _register(name: str, create: Callable[..., SoT]) -> None:
-    def create_by_published_name(pretrained: bool = False, **kwargs: Any) -> SoT:
-        return create(pretrained, **kwargs)
-
-    create_by_published_name.__name__ = create_by_published_name.__qualname__ = name
-    create_by_published_name.__doc__ = create.__doc__
-    globals()[name] = register_model(create_by_published_name)
-
-
-for _name, _create in _MODELS.items():
-    _register(_name, _create)
+default_cfgs = generate_default_cfgs({f"{name}.untrained": model_cfg() for name in PUBLISHED_NAMES})
+for _name, _model in PUBLISHED_NAMES.items():
+    register_variant(__name__, _name, timm.model_entrypoint(_model), timm.model_entrypoint(_model).__doc__)

@@ -9,7 +9,7 @@ __all__ = ["PUBLISHED_SIZES", "PublishedSize"]
 
 @dataclass(frozen=True)
 class PublishedSize:
-    """Parameters in millions and multiply-adds in thousand millions at the model's image size and 1,000 classes.
+    """Parameters in millions and multiply-adds in billions at the model's image size and 1,000 classes.
 
     Attributes:
         params: As published; None: not given.

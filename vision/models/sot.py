@@ -10,17 +10,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
+from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.dense_mixin import DenseMixin
 from vision.models.head_mixin import resolve_head_config, split_head_options
-from vision.models.published import checkpoint_filter_fn
 from vision.models.token_embed import TokenEmbed
 
-__all__ = ["SoT", "create_sot", "model_cfg", "sinusoid_table"]
+__all__ = ["SoT", "create_sot", "sinusoid_table"]
 
 
 def sinusoid_table(num_tokens: int, dim: int) -> Tensor:
@@ -48,9 +47,7 @@ class SoT(DenseMixin, VisionTransformer):
         token_embed: Dictionary or type of `TokenEmbed`.
         fixed_pos_embed: Whether the position embedding is the fixed sinusoid, a parameter that is not trained, as
             published; otherwise it is learned.
-        return_dense: Return a `DenseOutput` in training.
-        mix_token: Mix a box of patches with those of the reversed batch in training (MixToken).
-        mix_alpha: Parameter of the Beta distribution of the box's area (> 0).
+        return_dense, mix_token, mix_alpha: The attributes of `DenseMixin`.
         weight_init: As timm's `VisionTransformer`.
         **kwargs: As timm's `VisionTransformer`.
 
@@ -83,10 +80,7 @@ class SoT(DenseMixin, VisionTransformer):
             self.pos_embed.requires_grad_(False)
         config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, self.has_class_token)
         self.set_dense(return_dense, mix_token, mix_alpha)
-        self.set_head(self.head_class(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(self.head_class(config), weight_init)
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
         """Initialise the weights, the fixed position embedding with its sinusoid."""
@@ -96,71 +90,31 @@ class SoT(DenseMixin, VisionTransformer):
                 self.pos_embed.copy_(sinusoid_table(*self.pos_embed.shape[1:]))
 
 
-def model_cfg(**kwargs: Any) -> dict[str, Any]:
-    """The default_cfg of a model of this package."""
-    return {
-        "num_classes": 1000,
-        "input_size": (3, 224, 224),
-        "pool_size": None,
-        "crop_pct": 0.9,
-        "interpolation": "bicubic",
-        "fixed_input_size": True,
-        "mean": IMAGENET_DEFAULT_MEAN,
-        "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj.stem.0",
-        "classifier": ("head.cls_fc", "head.word_fc"),
-        **kwargs,
-    }
-
-
 def create_sot(variant: str, pretrained: bool, head: dict[str, Any], **kwargs: Any) -> SoT:
-    """Build a `SoT` model through timm's builder.
+    """Build a `SoT` model.
 
     Args:
         variant: Name of the model.
         pretrained: Whether to load the weights that ``pretrained_cfg_overlay`` names.
         head: Fields of `HeadConfig` that belong to the variant.
-        **kwargs: The model's arguments, and the head's options, see `split_head_options`.
+        **kwargs: The model's arguments and the head's options, see `split_head_options`.
     """
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", 3)
     if kwargs.get("return_dense"):
         classifier = (*model_cfg()["classifier"], "head.dense_fc")
         kwargs["pretrained_cfg_overlay"] = {"classifier": classifier, **(kwargs.get("pretrained_cfg_overlay") or {})}
-    return build_model_with_cfg(
-        SoT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
-        head=fields,
-        **kwargs,
-    )
+    return create_with_head(SoT, variant, pretrained, fields, **kwargs)
 
-
-default_cfgs = generate_default_cfgs(
-    {"sot_tiny.untrained": model_cfg(), "sot_small.untrained": model_cfg(), "sot_base.untrained": model_cfg()}
-)
 
 _PUBLISHED: dict[str, Any] = {"qkv_bias": False, "norm_layer": torch.nn.LayerNorm}  # an epsilon of 1e-5
+_VARIANTS: dict[str, tuple[dict[str, Any], int]] = {  # the blocks, and q and k of the head
+    "tiny": ({"embed_dim": 240, "depth": 12, "num_heads": 4, "mlp_ratio": 2.5}, 14),
+    "small": ({"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.5}, 24),
+    "base": ({"embed_dim": 528, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0}, 38),
+}
+default_cfgs = generate_default_cfgs({f"sot_{size}.untrained": model_cfg() for size in _VARIANTS})
 
-
-@register_model
-def sot_tiny(pretrained: bool = False, **kwargs: Any) -> SoT:
-    """SoT-Tiny: 12 blocks of width 240, head 6 x 14 x 14."""
-    model_args = {**_PUBLISHED, "embed_dim": 240, "depth": 12, "num_heads": 4, "mlp_ratio": 2.5}
-    return create_sot("sot_tiny", pretrained, {"num_heads": 6, "q_dim": 14}, **{**model_args, **kwargs})
-
-
-@register_model
-def sot_small(pretrained: bool = False, **kwargs: Any) -> SoT:
-    """SoT-Small: 14 blocks of width 384, head 6 x 24 x 24."""
-    model_args = {**_PUBLISHED, "embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.5}
-    return create_sot("sot_small", pretrained, {"num_heads": 6, "q_dim": 24}, **{**model_args, **kwargs})
-
-
-@register_model
-def sot_base(pretrained: bool = False, **kwargs: Any) -> SoT:
-    """SoT-Base: 24 blocks of width 528, head 6 x 38 x 38."""
-    model_args = {**_PUBLISHED, "embed_dim": 528, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0}
-    return create_sot("sot_base", pretrained, {"num_heads": 6, "q_dim": 38}, **{**model_args, **kwargs})
+for _size, (_blocks, _q) in _VARIANTS.items():
+    _create = partial(create_sot, f"sot_{_size}", head={"num_heads": 6, "q_dim": _q})
+    _title = f"SoT-{_size.title()}: {{depth}} blocks of width {{embed_dim}}, head 6 x {_q} x {_q}.".format(**_blocks)
+    register_variant(__name__, f"sot_{_size}", _create, _title, **_PUBLISHED, **_blocks)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
+from timm.models import generate_default_cfgs
+from timm.models.swin_transformer import SwinTransformer
 
 from sot_core import ClassificationHead
+from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
-from vision.models.sot import model_cfg
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["SwinSoT"]
@@ -49,39 +49,24 @@ class SwinSoT(HeadMixin, SwinTransformer):
     ) -> None:
         super().__init__(*args, embed_layer=partial(TokenEmbed, token_embed), weight_init="skip", **kwargs)
         config = resolve_head_config(head or {}, self.num_features, self.num_classes, with_cls=False)
-        self.set_head(ClassificationHead(config))
-        self.weight_init_mode = "reset" if weight_init == "skip" else weight_init
-        if weight_init != "skip":
-            self.init_weights(needs_reset=False)
+        self.finish_init(ClassificationHead(config), weight_init)
 
 
 _CFG = model_cfg(pool_size=(7, 7), classifier="head.word_fc")
-default_cfgs = generate_default_cfgs({"swin_tiny_sot.untrained": _CFG, "swin_base_sot.untrained": _CFG})
+_VARIANTS: dict[str, tuple[dict[str, Any], int]] = {  # the blocks, and q and k of the head
+    "tiny": ({"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}, 24),
+    "base": ({"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}, 38),
+}
+default_cfgs = generate_default_cfgs({f"swin_{size}_sot.untrained": _CFG for size in _VARIANTS})
 
 
 def _create_swin(variant: str, pretrained: bool, head: dict[str, int], **kwargs: Any) -> SwinSoT:
     fields, kwargs = split_head_options(kwargs, **head)
-    out_indices = kwargs.pop("out_indices", (0, 1, 2, 3))
-    return build_model_with_cfg(
-        SwinSoT,
-        variant,
-        pretrained,
-        pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"flatten_sequential": True, "out_indices": out_indices},
-        head=fields,
-        **kwargs,
-    )
+    features = {"flatten_sequential": True, "out_indices": (0, 1, 2, 3)}
+    return create_with_head(SwinSoT, variant, pretrained, fields, features, **kwargs)
 
 
-@register_model
-def swin_tiny_sot(pretrained: bool = False, **kwargs: Any) -> SwinSoT:
-    """Swin-T + ours: token embedding of 56x56 at 224, head 6 x 24 x 24 on the last stage's 7x7 words."""
-    model_args = {"embed_dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
-    return _create_swin("swin_tiny_sot", pretrained, {"num_heads": 6, "q_dim": 24}, **{**model_args, **kwargs})
-
-
-@register_model
-def swin_base_sot(pretrained: bool = False, **kwargs: Any) -> SwinSoT:
-    """Swin-B + ours: token embedding of 56x56 at 224, head 6 x 38 x 38 on the last stage's 7x7 words."""
-    model_args = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}
-    return _create_swin("swin_base_sot", pretrained, {"num_heads": 6, "q_dim": 38}, **{**model_args, **kwargs})
+for _size, (_blocks, _q) in _VARIANTS.items():
+    _create = partial(_create_swin, f"swin_{_size}_sot", head={"num_heads": 6, "q_dim": _q})
+    _title = f"Swin-{_size[0].upper()} + ours: tokens of 56x56 at 224, head 6 x {_q} x {_q} on 7x7 words."
+    register_variant(__name__, f"swin_{_size}_sot", _create, _title, **_blocks)

@@ -1,4 +1,4 @@
-"""Pooling along the token sequence, and positions of pooled tokens at another image size."""
+"""Pooling along the token sequence, and positions of pooled tokens for another image size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["pooled_length", "resample_pooled_positions"]
 
 
 def pooled_length(num_tokens: int, kernel_size: int, stride: int) -> int:
-    """Tokens that a pooling without padding leaves of a sequence.
+    """Length of a sequence after pooling without padding.
 
     Raises:
         ValueError: if the sequence is shorter than the window.

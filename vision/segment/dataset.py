@@ -1,19 +1,20 @@
-"""The data set and the loaders of segmentation."""
+"""The data set of segmentation, the order of its images, and its loaders."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler, default_collate
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
-from vision.data import BadImages
-from vision.data.dataset import BadImage, SampleKey, seeded
+from vision.data import BadImages, Loader
+from vision.data.dataset import BadImage, SampleKey, collate, seeded
 from vision.data.images import ImageError, read_image
 from vision.data.sampling import TrainSampler
 from vision.segment.files import PairSource
@@ -32,6 +33,8 @@ class PairSet(Dataset[Any]):
         rules: What the annotations' values mean.
         transform: Of image and annotation together.
     """
+
+    collate = staticmethod(partial(collate, default_collate))
 
     def __init__(
         self, source: PairSource, rules: LabelRules, transform: Callable[[Any, Any], Pair] | None = None
@@ -52,7 +55,7 @@ class PairSet(Dataset[Any]):
             classes = read_annotation(self.source.read_annotation(index), annotation_name, size, self.rules)
         except ImageError as error:
             return BadImage(name, error.reason)
-        except OSError as error:  # a link to nothing, a file that has gone or is not ours
+        except OSError as error:  # a broken link, a deleted file, or one that may not be read
             return BadImage(name, error.strerror or str(error))
         pair = tv_tensors.Image(F.pil_to_tensor(image)), tv_tensors.Mask(torch.from_numpy(classes))
         if self.transform is not None:
@@ -62,22 +65,40 @@ class PairSet(Dataset[Any]):
 
 
 class StreamSampler(Sampler[SampleKey]):
-    """Epochs of `TrainSampler` one after another, cut into steps that go on from one epoch into the next.
+    """Epochs of `TrainSampler` in a row, cut into intervals that may end in the middle of an epoch.
 
     Position p of the stream goes to process ``p % world_size``.
 
     Args:
         num_images: Images (> 0).
         seed: The run's seed.
-        start: Positions of all processes to leave out at the begin.
+        start: First position, of all processes.
         stop: Where the stream ends.
         rank: This process.
         world_size: Processes.
+        interval: Positions of an interval; None: all are one.
     """
 
-    def __init__(self, num_images: int, seed: int, start: int, stop: int, rank: int = 0, world_size: int = 1) -> None:
-        self.num_images, self.seed, self.start, self.stop = num_images, seed, start, stop
-        self.rank, self.world_size = rank, world_size
+    def __init__(
+        self,
+        num_images: int,
+        seed: int,
+        start: int,
+        stop: int,
+        rank: int = 0,
+        world_size: int = 1,
+        interval: int | None = None,
+    ) -> None:
+        self.num_images, self.seed, self.rank, self.world_size = num_images, seed, rank, world_size
+        self._start, self._stop, self._interval = start, stop, interval or max(1, stop - start)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the interval, and how many of this process's images to skip at its start."""
+        first = self._start + epoch * self._interval
+        self.stop = min(first + self._interval, self._stop)
+        self.samples_per_process = len(range(first + self.rank, self.stop, self.world_size))
+        self.start = first + start * self.world_size
 
     def __len__(self) -> int:
         return len(range(self.start + self.rank, self.stop, self.world_size))
@@ -95,47 +116,12 @@ class StreamSampler(Sampler[SampleKey]):
                 position += 1
 
 
-def _collate(samples: Sequence[Pair | BadImage]) -> tuple[Tensor, Tensor, list[BadImage]]:
-    bad = [sample for sample in samples if isinstance(sample, BadImage)]
-    good = [sample for sample in samples if not isinstance(sample, BadImage)]
-    if not good:
-        return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, 1, 1, dtype=torch.int64), bad
-    return torch.stack([image for image, _ in good]), torch.stack([classes for _, classes in good]), bad
-
-
-class _Reporting:
-    """A loader that hands bad images to `BadImages`, in the main process, and moves the others to the device."""
-
-    def __init__(self, loader: DataLoader[Any], bad_images: BadImages, device: torch.device) -> None:
-        self.loader, self.bad_images, self.device = loader, bad_images, device
-
-    def __len__(self) -> int:
-        return len(self.loader)
+class _OnDevice(Loader):
+    """A loader that moves its batches to the device."""
 
     def __iter__(self) -> Iterator[Pair]:
-        for images, classes, bad in self.loader:
-            self.bad_images.report(bad)
+        for images, classes in super().__iter__():
             yield images.to(self.device, non_blocking=True), classes.to(self.device, non_blocking=True)
-
-
-def _create_loader(
-    dataset: PairSet,
-    sampler: Sequence[int] | StreamSampler,
-    batch_size: int,
-    workers: int,
-    device: torch.device,
-    bad_images: BadImages,
-) -> _Reporting:
-    loader = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        sampler=sampler,
-        num_workers=workers,
-        collate_fn=_collate,
-        pin_memory=device.type == "cuda",
-        generator=torch.Generator(),  # the loader draws from its own, not from the run's
-    )
-    return _Reporting(loader, bad_images, device)
 
 
 def train_loader(
@@ -148,21 +134,28 @@ def train_loader(
     workers: int,
     device: torch.device,
     bad_images: BadImages,
-) -> _Reporting:
-    """Batches of crops (B, 3, S, S), uint8, and classes (B, S, S), one a step."""
+    interval: int | None = None,
+) -> Loader:
+    """Batches of crops (B, 3, S, S), uint8, and classes (B, S, S), one batch per step.
+
+    The arguments are those of `vision.data.create_train_loader`; ``steps`` are those of the run, ``interval`` is the
+    number of steps between validations, None for a single interval.
+    """
     shown = batch_size * world_size
-    sampler = StreamSampler(len(dataset), seed, steps.start * shown, steps.stop * shown, rank, world_size)
-    return _create_loader(dataset, sampler, batch_size, workers, device, bad_images)
+    interval = None if interval is None else interval * shown
+    sampler = StreamSampler(len(dataset), seed, steps.start * shown, steps.stop * shown, rank, world_size, interval)
+    return _OnDevice(dataset, sampler, batch_size, workers, device, bad_images)
 
 
 def eval_loader(
     dataset: PairSet, rank: int, world_size: int, workers: int, device: torch.device, bad_images: BadImages
-) -> _Reporting:
-    """Images of their own sizes, one by one, in order; over several processes each comes once."""
-    return _create_loader(dataset, range(rank, len(dataset), world_size), 1, workers, device, bad_images)
+) -> Loader:
+    """Images of their own sizes, one by one, in order; over several processes each is used once."""
+    indices = range(rank, len(dataset), world_size)
+    return _OnDevice(dataset, indices, 1, workers, device, bad_images)
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """From (B, 3, H, W), uint8, to float32 with a mean of 0 and a deviation of 1 in each channel."""
+    """Images (B, 3, H, W), uint8, as float32 with ``mean`` subtracted and divided by ``std``, both for [0, 1]."""
     middle, width = (torch.tensor(values, device=images.device).view(-1, 1, 1) * 255 for values in (mean, std))
     return (images.float() - middle) / width

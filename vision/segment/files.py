@@ -20,7 +20,7 @@ class PairSource:
         split: Name of the split.
 
     Raises:
-        UsageError: if there are no images, or one has no annotation.
+        UsageError: if there are no images, or an image has no annotation.
     """
 
     def __init__(self, root: str, split: str) -> None:
@@ -59,15 +59,15 @@ class PairSource:
 
 
 def read_class_names(root: str, path: str | None, num_classes: int) -> list[str] | None:
-    """Names of the classes: those of a file, else those that ADE20K's folder has, else None.
+    """Names of the classes: from a file, else from ADE20K's folder, else None.
 
     Args:
         root: The data.
-        path: A text file, one name a line.
+        path: A text file, one name per line.
         num_classes: Classes K.
 
     Raises:
-        UsageError: if the file is missing or has another number of names.
+        UsageError: if the file is missing or has the wrong number of names.
     """
     if path is None:
         info = Path(root) / _OBJECT_INFO
@@ -78,10 +78,10 @@ def read_class_names(root: str, path: str | None, num_classes: int) -> list[str]
         return names if len(names) == num_classes else None
     file = Path(path)
     if not file.is_file():
-        raise UsageError(f"no such file of class names: {file.resolve()}; give a text file, one name a line")
+        raise UsageError(f"no such file of class names: {file.resolve()}; give a text file, one name per line")
     names = [line.strip() for line in _read_lines(file) if line.strip()]
     if len(names) != num_classes:
-        raise UsageError(f"{len(names)} names for {num_classes} classes: {path}; write one a line")
+        raise UsageError(f"{len(names)} names for {num_classes} classes: {path}; write one per line")
     return names
 
 

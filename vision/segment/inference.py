@@ -1,9 +1,9 @@
-"""Class probabilities of an image of any size: whole or by windows, over scales and mirrored."""
+"""Predictions of images of any size: at once or by windows, averaged over scales and the flipped image."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vision.cli.device import Autocast
+from vision.evaluation.evaluate import Predict
+from vision.segment.dataset import normalize
 from vision.segment.transforms import short_side_size
 
-__all__ = ["Inference", "slide_logits", "window_starts"]
+__all__ = ["Inference", "create_pixel_predict", "inference_options", "slide_logits", "window_starts"]
 
 
 def window_starts(length: int, window: int, stride: int) -> list[int]:
-    """Where windows begin that cover a side; the last one ends where the side does.
+    """Where windows that cover a side start; the last one ends where the side does.
 
     Args:
         length: Pixels of the side.
         window: Pixels of a window; a shorter side is one window.
-        stride: Pixels between windows, but for the last.
+        stride: Pixels between windows, except for the last one.
     """
     if length <= window:
         return [0]
@@ -48,15 +51,15 @@ def slide_logits(model: nn.Module, images: Tensor, window: int, stride: int) -> 
 
 @dataclass(frozen=True)
 class Inference:
-    """How a model is run over an image.
+    """How a model predicts an image.
 
     Attributes:
         window: Height and width of the windows in pixels; None: the whole image at once.
         stride: Pixels between windows.
         short_side: Short side that images are resized to before the scales; 0: as they are.
         scales: Factors of the size to average over.
-        flip: Whether the mirrored image counts too.
-        autocast: Gives the context of mixed precision.
+        flip: Whether to average with the flipped image.
+        autocast: The context of mixed precision.
     """
 
     window: int | None = None
@@ -64,7 +67,7 @@ class Inference:
     short_side: int = 0
     scales: Sequence[float] = (1.0,)
     flip: bool = False
-    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    autocast: Autocast = contextlib.nullcontext
 
     @torch.inference_mode()
     def __call__(self, model: nn.Module, images: Tensor) -> Tensor:
@@ -91,3 +94,45 @@ class Inference:
             if self.window is None:
                 return model(images).float()
             return slide_logits(model, images, self.window, self.stride)
+
+
+def inference_options(args: Any, crop_size: int, short_side: int, autocast: Autocast) -> Inference:
+    """How the options ask for inference.
+
+    Args:
+        args: The options of `vision.segment.options.add_inference_options`.
+        crop_size: Of training, for windows where the options give none.
+        short_side: Of training, where the options give none.
+        autocast: The context of mixed precision.
+    """
+    window: int = args.crop_size or crop_size
+    stride = args.stride or max(1, window * 2 // 3)
+    short_side = short_side if args.short_side is None else args.short_side
+    return Inference(
+        window if args.slide else None, min(stride, window), short_side, tuple(args.multi_scale), args.flip, autocast
+    )
+
+
+def create_pixel_predict(
+    model: nn.Module,
+    inference: Inference,
+    images: Mapping[str, Any],
+    memory_format: torch.memory_format,
+    compiled: bool = False,
+) -> Predict:
+    """Put a model into evaluation mode and return a function from images (B, 3, H, W), uint8, to classes (B, H, W).
+
+    Args:
+        model: The model.
+        inference: How to predict.
+        images: ``mean`` and ``std``.
+        memory_format: Layout of the images.
+        compiled: Whether to compile the model with ``torch.compile``.
+    """
+    model = torch.compile(model.eval()) if compiled else model.eval()
+
+    def predict(pixels: Tensor) -> Tensor:
+        prepared = normalize(pixels, images["mean"], images["std"]).contiguous(memory_format=memory_format)
+        return inference(model, prepared).argmax(1)
+
+    return predict

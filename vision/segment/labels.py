@@ -1,4 +1,4 @@
-"""Annotations: what a pixel's value says, and its file, read and checked."""
+"""Annotations: what the values of pixels mean, and reading and checking the files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ADE20K: dict[str, Any] = {"ignore_index": 255, "reduce_zero_label": True}
 
 @dataclass(frozen=True)
 class LabelRules:
-    """How the values of annotations and the classes go together.
+    """How the values of annotations and class indices correspond.
 
     Attributes:
         num_classes: Classes K.
-        ignore_index: Value of pixels that do not count, above those of the classes.
-        reduce_zero_label: Value 0 does not count either, and value v is class v - 1, as in ADE20K; otherwise value v
+        ignore_index: Value of pixels that are ignored, above those of the classes.
+        reduce_zero_label: Value 0 is ignored, too, and value v is class v - 1, as in ADE20K; otherwise value v
             is class v.
     """
 
@@ -40,7 +40,7 @@ class LabelRules:
         return np.where(ignored, self.ignore_index, values - 1)
 
     def to_values(self, classes: np.ndarray) -> np.ndarray:
-        """The values that an annotation has for class indices."""
+        """The annotation's values for class indices."""
         return classes + 1 if self.reduce_zero_label else classes
 
     def to_dict(self) -> dict[str, Any]:

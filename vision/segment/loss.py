@@ -1,4 +1,4 @@
-"""The loss of segmentation: cross-entropy over the pixels that count, of both heads, and the Dice loss if asked for."""
+"""The loss of segmentation: cross-entropy of both heads over the pixels that are not ignored, and optionally Dice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["SegmentationLoss"]
 
 
 class SegmentationLoss(nn.Module):
-    """Cross-entropy of the main logits, plus weighted that of the auxiliary ones and the main ones' Dice loss.
+    """Cross-entropy of the main logits, plus weighted that of the auxiliary logits and the Dice loss of the main ones.
 
     Over several processes cross-entropy is divided by the pixels that count of all of them, and multiplied by the
     number of processes, so that the mean over the processes is what one process computes. The Dice loss is that of
     each process's images.
 
     Args:
-        ignore_index: Value of pixels that do not count.
+        ignore_index: Value of pixels that are ignored.
         aux_weight: Weight of the auxiliary logits.
         dice_weight: Weight of the Dice loss.
 

@@ -1,4 +1,4 @@
-"""IoU and accuracy from one confusion matrix over all pixels of a set."""
+"""IoU and accuracy from one confusion matrix over all pixels of a data set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["ConfusionMatrix"]
 
 
 class ConfusionMatrix:
-    """Count which class every pixel has and which it is given.
+    """Count the true and the predicted class of each pixel.
 
     Args:
         num_classes: Classes K.
-        ignore_index: Value of pixels that do not count.
+        ignore_index: Value of pixels that are ignored.
         device: Where to count.
 
     Attributes:
@@ -55,7 +55,7 @@ class ConfusionMatrix:
             UsageError: if no pixel was counted.
         """
         if not self.counts.any():
-            raise UsageError(f"no pixel counts: {where}; mend its images and annotations, or see --reduce-zero-label")
+            raise UsageError(f"no pixel counts: {where}; check its images and annotations, or see --reduce-zero-label")
 
     def per_class(self) -> list[dict[str, Any]]:
         """For each class its ``pixels``, ``iou`` and ``accuracy`` in percent; None where it has none to count."""

@@ -19,7 +19,7 @@ __all__ = ["Encoder", "UperNet", "library"]
 
 
 def library() -> ModuleType:
-    """``segmentation_models_pytorch``, which only segmentation needs.
+    """Import ``segmentation_models_pytorch``, which only segmentation needs.
 
     Raises:
         UsageError: if it is not installed.
@@ -34,7 +34,7 @@ def library() -> ModuleType:
 
 
 class Encoder(nn.Module):
-    """Four maps from four blocks of a vision transformer; of its tokens those of the image alone.
+    """Four maps from the patch tokens of four blocks of a vision transformer.
 
     Args:
         backbone: timm's `VisionTransformer` or a subclass, made with ``dynamic_img_size``; its head, final norm and
@@ -63,7 +63,9 @@ class Encoder(nn.Module):
         self.out_indices = tuple(take_indices(neck, depth) if out_indices is None else out_indices)
         rising = list(self.out_indices) == sorted(set(self.out_indices))
         if len(self.out_indices) != 4 or not rising or not 0 <= self.out_indices[0] <= self.out_indices[-1] < depth:
-            raise UsageError(f"four rising blocks of 0 to {depth - 1} are wanted: {list(self.out_indices)}; mend them")
+            raise UsageError(
+                f"four rising blocks of 0 to {depth - 1} are expected: {list(self.out_indices)}; see --out-indices"
+            )
         backbone.prune_intermediate_layers(list(self.out_indices), prune_norm=True, prune_head=False)
         for name in ("head", "fc_norm", "attn_pool", "head_dist"):
             if isinstance(getattr(backbone, name, None), nn.Module):

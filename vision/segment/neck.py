@@ -1,4 +1,4 @@
-"""Four maps of different resolution from the tokens of a transformer, which has but one."""
+"""Four maps of different resolutions from the tokens of a transformer, which have only one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PyramidNeck(_Neck):
 
     Args:
         embed_dim: Token width D.
-        last_channels: Is not used: every map has D channels.
+        last_channels: Ignored: every map has D channels.
     """
 
     multiple, normalized = 2, False

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from argparse import BooleanOptionalAction
 from typing import Any
 
 from sot_base.errors import UsageError
-from vision.config_file import Parser
-from vision.options import (
+from vision.cli.config_file import Parser
+from vision.cli.options import (
     KeyValues,
     add_device_options,
     add_dry_run,
+    add_loading_options,
+    add_output_options,
     fraction,
     non_negative,
     non_negative_int,
@@ -50,23 +53,17 @@ def pixel_value(text: str) -> int:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """What UperNet is built from."""
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", default="lvvit_s", help="the backbone: lvvit_*, sot_*, or a vit_* or deit_* of timm")
-    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
-    group.add_argument("--drop", type=fraction, default=0.1, help="dropout of channels before the classifiers")
-    group.add_argument("--drop-path", type=fraction, help="stochastic depth; default: as published, 0.1 0.2 0.5")
-    group.add_argument("--crop-size", type=positive_int, default=512, help="height and width of crops and windows")
-    group.add_argument(
-        "--neck", choices=tuple(NECKS), default="side", help="side: as published; pyramid: the usual one"
-    )
-    group.add_argument(
-        "--out-indices", type=non_negative_int, nargs=4, help="the four blocks, from 0; default: --neck's"
-    )
-    group.add_argument("--last-channels", type=positive_int, default=2048, help="channels of the side neck's last map")
-    group.add_argument("--decoder-channels", type=positive_int, help="default: 256; for tokens of 768 or more: 512")
-    group.add_argument(
-        "--aux-channels", type=non_negative_int, help="of the auxiliary head; 0: none; default: the decoder's"
-    )
+    add = parser.add_argument_group("model").add_argument
+    add("--model", default="lvvit_s", help="the backbone: lvvit_*, sot_*, or a vit_* or deit_* of timm")
+    add("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
+    add("--drop", type=fraction, default=0.1, help="dropout of channels before the classifiers")
+    add("--drop-path", type=fraction, help="stochastic depth; default: as published, 0.1 0.2 0.5")
+    add("--crop-size", type=positive_int, default=512, help="height and width of crops and windows in pixels")
+    add("--neck", choices=tuple(NECKS), default="side", help="side: as published; pyramid: the usual one")
+    add("--out-indices", type=non_negative_int, nargs=4, help="the four blocks, from 0; default: --neck's")
+    add("--last-channels", type=positive_int, default=2048, help="channels of the last map of --neck side")
+    add("--decoder-channels", type=positive_int, help="decoder width; default: 256, or 512 for tokens of 768 or more")
+    add("--aux-channels", type=non_negative_int, help="width of the auxiliary head; 0: none; default: the decoder's")
 
 
 def given_recipe(args: argparse.Namespace, num_classes: int) -> dict[str, Any]:
@@ -79,60 +76,36 @@ def given_recipe(args: argparse.Namespace, num_classes: int) -> dict[str, Any]:
 
 def add_data_options(parser: argparse.ArgumentParser, train: bool = False) -> None:
     """Where images and annotations are, and what the annotations' values mean."""
-    group = parser.add_argument_group("data")
+    add = parser.add_argument_group("data").add_argument
     if train:
-        group.add_argument("--train-split", default="training", help="folder in images/ and annotations/")
-        group.add_argument("--num-classes", type=positive_int, default=150, help="classes")
-        group.add_argument("--ignore-index", type=pixel_value, default=255, help="value of pixels that do not count")
-        group.add_argument(
-            "--reduce-zero-label",
-            action=argparse.BooleanOptionalAction,
-            default=True,
-            help="0 does not count and value v is class v - 1, as in ADE20K; without it value v is class v",
-        )
-        group.add_argument("--class-names", help="text file, one a line; default: DIR/objectInfo150.txt where it is")
-    group.add_argument("--val-split", default="validation", help="folder in images/ and annotations/")
-    add_loading_options(group)
-
-
-def add_loading_options(group: Any) -> None:
-    """How images are read."""
-    group.add_argument("-j", "--workers", type=non_negative_int, help="loading processes; default: one a core, up to 8")
-    group.add_argument(
-        "--bad-images",
-        choices=("error", "skip"),
-        default="error",
-        help="unreadable files and annotations: stop, or leave them out and count them; none takes their place",
-    )
+        add("--train-split", default="training", help="folder in images/ and annotations/")
+        add("--num-classes", type=positive_int, default=150, help="classes")
+        add("--ignore-index", type=pixel_value, default=255, help="value of pixels to ignore")
+        zero = "ignore 0; value v is class v - 1, as in ADE20K; otherwise value v is class v"
+        add("--reduce-zero-label", action=BooleanOptionalAction, default=True, help=zero)
+        add("--class-names", help="text file, one name per line; default: DIR/objectInfo150.txt if it exists")
+    add("--val-split", default="validation", help="folder in images/ and annotations/")
+    add_loading_options(add)
 
 
 def add_inference_options(parser: argparse.ArgumentParser, crop: bool = True) -> None:
     """How a model is run over images of any size."""
-    group = parser.add_argument_group("inference")
-    group.add_argument(
-        "--short-side",
-        type=non_negative_int,
-        help="resize images so, the long side being at most 4 times it; 0: as they are; default: as in training",
-    )
-    group.add_argument(
-        "--slide",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="windows of the crop's size, averaged where they overlap; without it the whole image",
-    )
+    add = parser.add_argument_group("inference").add_argument
+    add("--short-side", type=non_negative_int, help="short side of the images; 0: not resized; default: as in training")
+    add("--slide", action=BooleanOptionalAction, default=True, help="predict by overlapping windows, or all at once")
     if crop:
-        group.add_argument("--crop-size", type=positive_int, help="of the windows; default: as in training")
-    group.add_argument("--stride", type=positive_int, help="between windows; default: two thirds of the crop's size")
-    group.add_argument("--multi-scale", type=positive, nargs="+", default=[1.0], help="scales to average over")
-    group.add_argument("--flip", action="store_true", help="average with the mirrored image")
+        add("--crop-size", type=positive_int, help="size of the windows; default: as in training")
+    add("--stride", type=positive_int, help="pixels between windows; default: two thirds of the crop's size")
+    add("--multi-scale", type=positive, nargs="+", default=[1.0], help="scales to average over")
+    add("--flip", action="store_true", help="average with the flipped image")
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     """Which model to evaluate."""
-    group = parser.add_argument_group("model")
-    group.add_argument("--checkpoint", help="of vision/segment/train.py, or of mmsegmentation")
-    group.add_argument("--model", help="the backbone, for a checkpoint of mmsegmentation")
-    group.add_argument("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments")
+    add = parser.add_argument_group("model").add_argument
+    add("--checkpoint", help="checkpoint of vision/segment/train.py or of mmsegmentation")
+    add("--model", help="the backbone, for a checkpoint of mmsegmentation")
+    add("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments")
 
 
 def train_parser() -> Parser:
@@ -143,66 +116,53 @@ def train_parser() -> Parser:
     add_dry_run(parser)
     add_data_options(parser, train=True)
     add_model_options(parser)
-    group = parser.add_argument_group("start")
-    group.add_argument("--backbone-checkpoint", help="weights of a classifier: vision/train.py's, timm's, published")
-    group.add_argument("--pretrained", action="store_true", help="the backbone starts from timm's weights")
-    group.add_argument("--initial-checkpoint", help="weights of UperNet: vision/segment/train.py's or mmsegmentation's")
+    add = parser.add_argument_group("start").add_argument
+    add("--backbone-checkpoint", help="weights of a classifier: vision/train.py's, timm's or published")
+    add("--pretrained", action="store_true", help="the backbone starts from timm's weights")
+    add("--initial-checkpoint", help="weights of UperNet: vision/segment/train.py's or mmsegmentation's")
     _add_augmentation_options(parser)
     _add_optimisation_options(parser)
     add_inference_options(parser, crop=False)
     add_device_options(parser)
-    _add_output_options(parser)
+    add = add_output_options(parser, "out/segment")
+    add("--val-steps", type=positive_int, default=8000, help="updates between validations")
     return parser
 
 
 def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("augmentation")
-    group.add_argument(
-        "--scale", type=positive, nargs=2, default=[0.5, 2.0], help="of the short side, times --short-side"
-    )
-    group.add_argument("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: none")
-    group.add_argument("--hflip", type=fraction, default=0.5, help="probability of a mirrored image")
-    group.add_argument("--distort", action=argparse.BooleanOptionalAction, default=True, help="change the colours")
-    group.add_argument("--mean", type=fraction, nargs=3, help="of each channel, images in [0, 1]; default: the model's")
-    group.add_argument("--std", type=positive, nargs=3, help="standard deviation of each channel")
+    add = parser.add_argument_group("augmentation").add_argument
+    add("--scale", type=positive, nargs=2, default=[0.5, 2.0], help="range of the short side, times --short-side")
+    add("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: no limit")
+    add("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
+    add("--distort", action=BooleanOptionalAction, default=True, help="random brightness, contrast, saturation and hue")
+    add("--mean", type=fraction, nargs=3, help="mean of each channel, for images in [0, 1]; default: the model's")
+    add("--std", type=positive, nargs=3, help="standard deviation of each channel")
 
 
 def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("optimisation")
-    group.add_argument("--steps", type=positive_int, default=160000, help="updates, warm-up included")
-    group.add_argument("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
-    group.add_argument("-b", "--batch-size", type=positive_int, default=16, help="images a step and process")
-    group.add_argument("--opt", default="adamw", help="name of a timm optimizer")
-    group.add_argument("--lr", type=non_negative, default=6e-5, help="learning rate")
-    group.add_argument("--weight-decay", type=non_negative, default=0.01, help="weight decay")
-    group.add_argument("--layer-decay", type=fraction, help="the learning rate's factor from layer to layer")
-    group.add_argument("--sched", choices=SCHEDULES, default="poly", help="schedule, in updates")
-    group.add_argument("--poly-power", type=positive, default=1.0, help="1: a straight line")
-    group.add_argument("--warmup-steps", type=non_negative_int, help="default: 1500, at most a tenth of --steps")
-    group.add_argument("--min-lr", type=non_negative, default=0.0, help="learning rate at the end")
-    group.add_argument("--aux-weight", type=non_negative, default=0.4, help="of the auxiliary head's loss")
-    group.add_argument("--dice-weight", type=non_negative, default=0.0, help="of the Dice loss beside cross-entropy")
-    group.add_argument("--clip-grad", type=positive, help="largest norm of the gradient")
-    group.add_argument("--seed", type=seed, default=42, help="of everything random")
-
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument("--output", default="out/segment", help="folder of the runs")
-    group.add_argument("--experiment", help="this run's folder in it; default: <model>-<data>, numbered")
-    group.add_argument(
-        "--resume", nargs="?", const="auto", help="go on from a checkpoint; without a path from that of --experiment"
-    )
-    group.add_argument("--val-steps", type=positive_int, default=8000, help="updates between validations")
-    group.add_argument("--checkpoint-steps", type=non_negative_int, default=0, help="between further saves; 0: none")
-    group.add_argument("--log-interval", type=positive_int, default=50, help="updates between log lines")
+    add = parser.add_argument_group("optimisation").add_argument
+    add("--steps", type=positive_int, default=160000, help="number of updates, including warm-up")
+    add("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
+    add("-b", "--batch-size", type=positive_int, default=16, help="images per step and process")
+    add("--opt", default="adamw", help="name of a timm optimizer")
+    add("--lr", type=non_negative, default=6e-5, help="learning rate")
+    add("--weight-decay", type=non_negative, default=0.01, help="weight decay")
+    add("--layer-decay", type=fraction, help="layer-wise learning-rate decay: factor per layer")
+    add("--sched", choices=SCHEDULES, default="poly", help="learning-rate schedule")
+    add("--poly-power", type=positive, default=1.0, help="power of poly; 1: linear")
+    add("--warmup-steps", type=non_negative_int, help="default: 1500, but at most a tenth of --steps")
+    add("--min-lr", type=non_negative, default=0.0, help="final learning rate")
+    add("--aux-weight", type=non_negative, default=0.4, help="weight of the auxiliary head's loss")
+    add("--dice-weight", type=non_negative, default=0.0, help="weight of the Dice loss, added to cross-entropy")
+    add("--clip-grad", type=positive, help="clip the norm of the gradient to this")
+    add("--seed", type=seed, default=42, help="seed of all random numbers")
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Look at options that must fit together, and fill in the warm-up.
+    """Check options that depend on each other, and set the warm-up.
 
     Raises:
-        UsageError: for those that do not.
+        UsageError: for options that contradict each other.
     """
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
@@ -213,7 +173,7 @@ def check_options(args: argparse.Namespace) -> None:
             f"the warm-up of {args.warmup_steps} steps leaves none of {args.steps}; shorten --warmup-steps"
         )
     if args.scale[0] > args.scale[1]:
-        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; mend it")
+        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
     last = args.num_classes if args.reduce_zero_label else args.num_classes - 1
     if args.ignore_index <= last:
         raise UsageError(f"--ignore-index {args.ignore_index} is a class: they have values up to {last}; raise it")

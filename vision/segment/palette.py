@@ -29,7 +29,7 @@ def bit_palette(count: int) -> np.ndarray:
 
 
 def read_palette(path: str, num_classes: int) -> np.ndarray:
-    """A colour a line, ``#rrggbb`` or three numbers of 0 to 255; empty lines do not count.
+    """Read a file with a colour per line, ``#rrggbb`` or three numbers from 0 to 255; empty lines are ignored.
 
     Shape:
         (num_classes, 3), uint8.
@@ -39,13 +39,13 @@ def read_palette(path: str, num_classes: int) -> np.ndarray:
     """
     file = Path(path)
     if not file.is_file():
-        raise UsageError(f"no such palette: {file.resolve()}; give a text file with a colour a line")
+        raise UsageError(f"no such palette: {file.resolve()}; give a text file, one colour per line")
     colors = []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if line.strip():
             colors.append(_read_color(line.strip(), f"{path}, line {number}"))
     if len(colors) != num_classes:
-        raise UsageError(f"{len(colors)} colours for {num_classes} classes: {path}; write one a class")
+        raise UsageError(f"{len(colors)} colours for {num_classes} classes: {path}; write one per class")
     return np.array(colors, dtype=np.uint8)
 
 
@@ -55,4 +55,4 @@ def _read_color(text: str, where: str) -> tuple[int, ...]:
     words = re.split(r"[\s,]+", text)
     if len(words) == 3 and all(word.isdecimal() and int(word) <= 255 for word in words):
         return tuple(map(int, words))
-    raise UsageError(f"no colour: {where}, {text!r}; write #rrggbb or three numbers of 0 to 255")
+    raise UsageError(f"no colour: {where}, {text!r}; write #rrggbb or three numbers from 0 to 255")

@@ -1,4 +1,4 @@
-"""Segment images: for each a PNG of class values, one of colours, and if asked for one of both over the image.
+"""Segment images: for each a PNG of class values, one of colours, and optionally an overlay on the image.
 
 python vision/segment/predict.py PHOTO.jpg FOLDER --checkpoint RUN/model_best.pth.tar --output DIR
 """
@@ -14,27 +14,25 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import numpy as np
-import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 from tqdm import tqdm
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import init_device, memory_format
+from vision.cli.options import add_device_options
 from vision.data import BadImages
 from vision.data.dataset import BadImage
-from vision.data.files import is_image_name, open_tree
+from vision.data.files import find_images
 from vision.data.images import ImageError, read_image
-from vision.device import init_device, memory_format
-from vision.options import add_device_options
-from vision.segment.build import load_segmenter
-from vision.segment.dataset import normalize
-from vision.segment.evaluate import as_trained
+from vision.segment.inference import create_pixel_predict
+from vision.segment.load_trained import as_trained, load_segmenter
 from vision.segment.options import add_checkpoint_options, add_inference_options
 from vision.segment.palette import bit_palette, read_palette
 
-__all__ = ["find_images", "main", "predict", "predict_parser"]
+__all__ = ["main", "name_results", "plan_results", "predict", "predict_parser"]
 
 
 def predict_parser() -> Parser:
@@ -62,25 +60,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{len(files)} files written")  # noqa: T201
 
 
-def find_images(words: Sequence[str]) -> dict[str, Path]:
-    """The files that are named and all images under the folders that are, by where their results go.
+def name_results(paths: Sequence[str]) -> dict[str, Path]:
+    """The images of a command line, by the names of their results: relative to the folder that was named.
 
     Raises:
-        UsageError: for a path that is not there, a folder without images, and two images with one result.
+        UsageError: for a path that does not exist, a folder without images, and two images with one result.
     """
-    pairs = []
-    for path in map(Path, words):
-        if path.is_dir():
-            files = [name for name in open_tree(path).files() if is_image_name(name)]
-            if not files:
-                raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
-            pairs += [(str(Path(name).with_suffix("")), path / name) for name in files]
-        elif path.is_file():
-            pairs.append((path.stem, path))
-        else:
-            raise UsageError(f"no such image: {path.resolve()}; give images or folders of images")
     found: dict[str, Path] = {}
-    for name, path in pairs:
+    for path, relative in find_images(paths):
+        name = str(Path(relative).with_suffix(""))
         if name in found:
             raise UsageError(f"two images with one result, {name}.png: {found[name]} and {path}; predict them apart")
         found[name] = path
@@ -88,15 +76,15 @@ def find_images(words: Sequence[str]) -> dict[str, Path]:
 
 
 def plan_results(found: Mapping[str, Path], output: str, endings: Sequence[str]) -> dict[str, list[Path]]:
-    """The files that each image's results go to.
+    """The files for the results of each image.
 
     Args:
-        found: As of `find_images`.
+        found: As returned by `name_results`.
         output: Folder of the results.
         endings: What follows the name of each, but ``.png``.
 
     Raises:
-        UsageError: if one is the place of two results, or of an image.
+        UsageError: if a file would hold two results, or replace an image.
     """
     images = {path.resolve() for path in found.values()}
     taken: dict[Path, Path] = {}
@@ -120,15 +108,15 @@ def predict(args: Namespace) -> list[Path]:
     device = init_device(args)
     if args.output is None:
         raise UsageError("nowhere to write: give --output FOLDER")
-    found = find_images(args.images)
+    found = name_results(args.images)
     plan = plan_results(found, args.output, ("", "_color", "_overlay") if args.overlay else ("", "_color"))
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     count, rules = trained.rules.num_classes, trained.rules
     colors = _colors(args.palette, count, int(rules.to_values(np.array(0))))
     inference = as_trained(args, trained, device)
     layout = memory_format(args.channels_last)
-    model = trained.model.to(device=device, memory_format=layout).eval()
-    model = torch.compile(model) if args.compile else model
+    model = trained.model.to(device=device, memory_format=layout)
+    predict_classes = create_pixel_predict(model, inference, trained.images, layout, args.compile)
     bad_images, written = BadImages(args.bad_images), []
     for name, path in tqdm(found.items(), disable=None):
         try:
@@ -139,9 +127,7 @@ def predict(args: Namespace) -> list[Path]:
         except OSError as error:
             bad_images.report([BadImage(str(path), error.strerror or str(error))])
             continue
-        pixels = F.pil_to_tensor(image).unsqueeze(0).to(device)
-        prepared = normalize(pixels, trained.images["mean"], trained.images["std"]).contiguous(memory_format=layout)
-        classes = inference(model, prepared).argmax(1)[0].cpu().numpy()
+        classes = predict_classes(F.pil_to_tensor(image).unsqueeze(0).to(device))[0].cpu().numpy()
         values = rules.to_values(classes)
         largest = int(rules.to_values(np.array(count - 1)))
         painted = Image.fromarray(colors[classes])

@@ -1,160 +1,218 @@
-"""What a run of segmentation starts from: data, model and first weights."""
+"""Segmentation as a kind of training: each pixel has a class. The rest of a run is that of `vision.training`."""
 
 from __future__ import annotations
 
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from timm.data import resolve_data_config
-from timm.utils import random_seed
+from timm.utils import unwrap_model
+from torch import Tensor, nn
 
 from sot_base.errors import UsageError
-from vision.checkpoints import load_state
+from vision.cli.device import init_device
 from vision.data import BadImages
-from vision.device import memory_format, mixed_precision
-from vision.models.checkpoint import read_state_dict
-from vision.resolve import plain_options
-from vision.segment.build import build_segmenter, complete_recipe, load_backbone, load_pretrained
-from vision.segment.dataset import PairSet, normalize, train_loader
+from vision.evaluation.dry_run import dry_run
+from vision.evaluation.evaluate import create_predict, evaluate
+from vision.models.weights.load import load_state
+from vision.segment.build import build_segmenter, complete_recipe
+from vision.segment.dataset import PairSet, eval_loader, normalize, train_loader
 from vision.segment.files import PairSource, read_class_names
+from vision.segment.inference import create_pixel_predict, inference_options
 from vision.segment.labels import LabelRules
 from vision.segment.loss import SegmentationLoss
-from vision.segment.model import UperNet
-from vision.segment.options import given_recipe
-from vision.segment.published import LoadReport, is_mmseg, load_fitting, load_mmseg
-from vision.segment.run_state import check_same_run
+from vision.segment.metrics import ConfusionMatrix
+from vision.segment.options import check_options, given_recipe
 from vision.segment.transforms import train_transform
+from vision.segment.weights import load_backbone, load_initial, load_pretrained
+from vision.training.progress import Progress
+from vision.training.resume import require_same
+from vision.training.saver import StepSaver
+from vision.training.schedule import step_schedule
+from vision.training.seeding import seed_run
+from vision.training.session import Session
+from vision.training.task import Task
 
-__all__ = ["Session", "first_loss", "open_session"]
+__all__ = ["SegmentSession", "SegmentTask"]
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Session:
-    """The parts of a run before its first step.
-
-    Attributes:
-        args: The resolved options.
-        device: Where to compute.
-        train_set: Training images.
-        val_set: Validation images.
-        recipe: What builds the model.
-        data: ``rules``, ``images`` (mean, std, short side) and ``class_names``.
-        model: The model, on the device.
-        checkpoint: The checkpoint to go on from, or None.
-    """
-
-    args: Namespace
-    device: torch.device
-    train_set: PairSet
-    val_set: PairSet
-    recipe: dict[str, Any]
-    data: dict[str, Any]
-    model: UperNet
-    checkpoint: dict[str, Any] | None
-
-    def describe(self) -> dict[str, Any]:
-        """What a checkpoint says of the model, in plain values."""
-        return _describe(self.args, self.recipe, self.data)
-
-
-def _describe(args: Namespace, recipe: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "segmenter": recipe,
-        "data": data,
-        "options": plain_options(args),
-        "images_per_step": args.batch_size * args.world_size,
-    }
-
-
-def open_session(args: Namespace, device: torch.device, checkpoint: dict[str, Any] | None) -> Session:
-    """Open the data and build the model that the options ask for.
+class SegmentTask(Task):
+    """UperNet with its loss.
 
     Args:
-        args: The options of training, as `vision.segment.options.check_options` leaves them.
-        device: Where to compute.
-        checkpoint: The checkpoint to go on from, or None.
+        model: The model.
+        criterion: The loss.
+        device: Where the model is.
+        images: ``mean`` and ``std`` of the model's input images.
+    """
+
+    def __init__(
+        self, model: nn.Module, criterion: SegmentationLoss, device: torch.device, images: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, criterion, device)
+        self.images = images
+
+    def prepare(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return normalize(images, self.images["mean"], self.images["std"]), targets
+
+    def share(self, count: int, planned: int) -> float:
+        """1: the loss is the mean over all pixels of the update, however many images they are of."""
+        return 1.0
+
+
+class SegmentSession(Session):
+    """A run of ``vision/segment/train.py``; an epoch is what lies between two validations.
+
+    Args:
+        args: The options of ``vision/segment/train.py``.
+
+    Attributes:
+        train_set: Training images.
+        val_set: Validation images.
+        recipe: What the model is built from, see `vision.segment.build.complete_recipe`.
+        data: ``rules``, ``images`` (mean, std, short side) and ``class_names``.
 
     Raises:
         UsageError: for anything in the options, the data or a checkpoint that does not fit.
     """
-    rules = LabelRules(args.num_classes, args.ignore_index, args.reduce_zero_label)
-    train, val = (PairSource(args.data_dir, split) for split in (args.train_split, args.val_split))
-    names = read_class_names(args.data_dir, args.class_names, args.num_classes)
-    recipe = complete_recipe(given_recipe(args, args.num_classes))
-    random_seed(args.seed)
-    model = build_segmenter(recipe)
-    config = resolve_data_config({"mean": args.mean, "std": args.std}, model=model.encoder.backbone)
-    images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": args.short_side}
-    data = {"rules": rules.to_dict(), "images": images, "class_names": names}
-    if checkpoint is not None:
-        check_same_run(checkpoint, _describe(args, recipe, data))
-    else:
-        _load_first_weights(model, recipe, args)
-    transform = train_transform(
-        args.crop_size,
-        args.short_side,
-        args.scale,
-        args.class_limit,
-        args.hflip,
-        args.distort,
-        images["mean"],
-        args.ignore_index,
+
+    unit, metric, saver_class = "step", "miou", StepSaver
+
+    def __init__(self, args: Namespace) -> None:
+        check_options(args)
+        super().__init__(args, init_device(args))
+        rules = LabelRules(args.num_classes, args.ignore_index, args.reduce_zero_label)
+        train, val = (PairSource(args.data_dir, split) for split in (args.train_split, args.val_split))
+        names = read_class_names(args.data_dir, args.class_names, args.num_classes)
+        self.recipe = complete_recipe(given_recipe(args, args.num_classes))
+        seed_run(args.seed)
+        model = build_segmenter(self.recipe)
+        config = resolve_data_config({"mean": args.mean, "std": args.std}, model=model.encoder.backbone)
+        images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": args.short_side}
+        self.data = {"rules": rules.to_dict(), "images": images, "class_names": names}
+        if self.checkpoint is None:
+            self._load_first_weights(model)
+        else:
+            self._check_same_run()
+        sizes = (args.crop_size, args.short_side, args.scale)
+        colours = (args.distort, images["mean"])
+        transform = train_transform(*sizes, args.class_limit, args.hflip, *colours, args.ignore_index)
+        self.train_set, self.val_set = PairSet(train, rules, transform), PairSet(val, rules)
+        self.criterion = SegmentationLoss(args.ignore_index, args.aux_weight, args.dice_weight)
+        self.place_model(model)
+
+    def _load_first_weights(self, model: nn.Module) -> None:
+        args = self.args
+        options = ("pretrained", "backbone_checkpoint", "initial_checkpoint")
+        given = [f"--{name.replace('_', '-')}" for name in options if getattr(args, name)]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} each give the backbone's weights; give one")
+        if args.pretrained:
+            unused = load_pretrained(model, self.recipe)
+            _logger.info(f"backbone from timm's weights of {args.model}; ignored: {', '.join(unused) or 'nothing'}")
+        if args.backbone_checkpoint:
+            unused = load_backbone(model, args.backbone_checkpoint)
+            _logger.info(f"backbone from {args.backbone_checkpoint}; ignored: {', '.join(unused) or 'nothing'}")
+        if args.initial_checkpoint:
+            _logger.info(f"{args.initial_checkpoint}: {load_initial(model, args.initial_checkpoint)}")
+
+    def _check_same_run(self) -> None:
+        """Make sure that the options are those of the checkpoint, and bring one of an older format up to date."""
+        saved = self.checkpoint
+        if not ({"segmenter", "data", "options"} <= saved.keys() and {"progress", "state"} & saved.keys()):
+            raise UsageError(
+                "--resume goes on with the last.pth.tar of a run of vision/segment/train.py; "
+                "--initial-checkpoint starts from other weights"
+            )
+        pairs = [(key, value, saved["segmenter"].get(key)) for key, value in self.recipe.items()]
+        pairs += [(key, value, saved["data"].get(key)) for key, value in self.data.items()]
+        pairs += [("images_per_step", self.images_per_step, saved["images_per_step"])]
+        pairs += [(key, getattr(self.args, key), saved["options"][key]) for key in ("opt", "layer_decay")]
+        require_same(pairs)
+        if "state" in saved:
+            self.checkpoint = {**saved, **_from_state(saved["state"], self.args.batch_size)}
+
+    def read_progress(self) -> Progress:
+        """How far the run of the checkpoint has come; ``--val-steps`` and ``--steps`` may have changed since."""
+        progress, args = Progress(**self.checkpoint["progress"]), self.args
+        evaluated = not progress.step
+        progress.epoch, progress.step = divmod(progress.updates, args.val_steps)
+        at_the_end = progress.updates >= args.steps
+        if evaluated and at_the_end:
+            progress.epoch, progress.step = self.num_epochs, 0
+        elif not evaluated and not progress.step:  # the evaluation is what comes next
+            progress.epoch, progress.step = progress.epoch - 1, args.val_steps
+        return progress
+
+    def describe(self) -> dict[str, Any]:
+        return {"segmenter": self.recipe, "data": self.data, **super().describe()}
+
+    @property
+    def num_epochs(self) -> int:
+        return -(-self.args.steps // self.args.val_steps)
+
+    def create_task(self) -> SegmentTask:
+        return SegmentTask(self.model, self.criterion, self.device, self.data["images"])
+
+    def create_train_loader(self) -> Any:
+        args = self.args
+        steps, loading = range(args.steps), self.loading()
+        return train_loader(self.train_set, args.batch_size, steps, args.seed, interval=args.val_steps, **loading)
+
+    def create_eval_loader(self) -> Any:
+        return eval_loader(self.val_set, **self.loading())
+
+    def schedule(self) -> dict[str, Any]:
+        return step_schedule(self.args)
+
+    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
+        args = self.args
+        inference = inference_options(args, args.crop_size, args.short_side, self.autocast)
+        model = unwrap_model(model)  # images of any size: not the compiled model
+        predict = create_pixel_predict(model, inference, self.data["images"], self.memory_format)
+        confusion = ConfusionMatrix(args.num_classes, args.ignore_index, self.device)
+        evaluate(predict, loader, confusion.update)
+        confusion.reduce()
+        confusion.require_pixels(self.val_set.source.where)
+        return confusion.compute()
+
+    def log_row(
+        self, progress: Progress, train: Mapping[str, float], metrics: Mapping[str, float], lr: float
+    ) -> dict[str, Any]:
+        row = {"step": progress.updates, "lr": lr, "train_loss": train["loss"], "bad_images": train["bad_images"]}
+        return {**row, **metrics}
+
+    def dry_run(self) -> None:
+        args = self.args
+        if self.checkpoint is not None:
+            load_state(self.model, self.checkpoint["state_dict"], "--resume")
+        count = min(8, len(self.train_set))
+        bad_images = BadImages(args.bad_images)
+        loader = train_loader(self.train_set, count, range(1), args.seed, 0, 1, 0, self.device, bad_images)
+        pixels, classes = next(iter(loader))
+        if not len(pixels):
+            raise UsageError(f"no image can be read: {self.train_set.source.where}; repair the files")
+        batch = normalize(pixels, self.data["images"]["mean"], self.data["images"]["std"]), classes
+        facts = {"world_size": args.world_size, "recipe": self.recipe, "data": self.data}
+        dry_run(args, facts, batch, create_predict(self.model, self.autocast), self.criterion)
+
+
+def _from_state(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    """``progress`` and ``saver`` of a checkpoint that has the older ``state`` instead."""
+    rows, images = state["history"], state["loss_steps"] * batch_size
+    evaluated = not state["step"] or (rows and rows[-1]["step"] == state["step"])
+    progress = Progress(
+        step=0 if evaluated else state["step"],
+        updates=state["step"],
+        loss_sum=state["loss_sum"] * batch_size,
+        images=images,
+        bad_images=state["bad_images"],
+        history=rows,
     )
-    model.to(device=device, memory_format=memory_format(args.channels_last))
-    return Session(args, device, PairSet(train, rules, transform), PairSet(val, rules), recipe, data, model, checkpoint)
-
-
-def _load_first_weights(model: UperNet, recipe: Mapping[str, Any], args: Namespace) -> None:
-    options = ("pretrained", "backbone_checkpoint", "initial_checkpoint")
-    given = [f"--{name.replace('_', '-')}" for name in options if getattr(args, name)]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} each give the backbone's weights; give one")
-    if args.pretrained:
-        unused = load_pretrained(model, recipe)
-        _logger.info(f"backbone from timm's weights of {recipe['model']}; not used: {', '.join(unused) or 'nothing'}")
-    if args.backbone_checkpoint:
-        unused = load_backbone(model, args.backbone_checkpoint)
-        _logger.info(f"backbone from {args.backbone_checkpoint}; not used: {', '.join(unused) or 'nothing'}")
-    if args.initial_checkpoint:
-        _logger.info(f"{args.initial_checkpoint}: {load_initial(model, args.initial_checkpoint)}")
-
-
-def load_initial(model: UperNet, path: str) -> LoadReport:
-    """Start from the weights of another UperNet, of this package or of mmsegmentation.
-
-    The backbone must fit, but for the image size; of the rest is taken what fits.
-
-    Raises:
-        UsageError: naming the file, if it is missing or its backbone does not fit.
-    """
-    state = read_state_dict(path, use_ema=False)
-    try:
-        return load_mmseg(model, state) if is_mmseg(state) else load_fitting(model, state)
-    except UsageError as error:
-        raise UsageError(f"--initial-checkpoint {path}: {error}") from error
-
-
-@torch.inference_mode()
-def first_loss(session: Session, count: int = 8) -> tuple[float, int]:
-    """Loss of the first training crops, in evaluation mode, and their number."""
-    args = session.args
-    if session.checkpoint is not None:
-        load_state(session.model, session.checkpoint["state_dict"], "--resume")
-    bad_images = BadImages(args.bad_images)
-    shown = min(count, len(session.train_set))
-    loader = train_loader(session.train_set, shown, range(1), args.seed, 0, 1, 0, session.device, bad_images)
-    pixels, classes = next(iter(loader))
-    if not len(pixels):
-        raise UsageError(f"no image can be read: {session.train_set.source.where}; mend the files")
-    autocast, _ = mixed_precision(session.device, args.amp, args.amp_dtype)
-    images = normalize(pixels, session.data["images"]["mean"], session.data["images"]["std"])
-    session.model.eval()
-    with autocast():
-        loss = SegmentationLoss(args.ignore_index, args.aux_weight, args.dice_weight)(session.model(images), classes)
-    return loss.item(), len(pixels)
+    best = state["best"] if state["best"] >= 0 else None
+    return {"progress": vars(progress), "saver": {"best_metric": best}}

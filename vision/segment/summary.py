@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from sot_base.errors import run_main
-from vision.config_file import Parser, parse_args
-from vision.options import positive_int
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.options import positive_int
 from vision.segment.build import build_segmenter
 from vision.segment.options import add_model_options, given_recipe
 

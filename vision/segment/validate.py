@@ -7,10 +7,10 @@ python vision/segment/validate.py DIR --checkpoint RUN/model_best.pth.tar --mult
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,21 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
 
-from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.config_file import Parser, parse_args
-from vision.data import BadImages
-from vision.device import default_workers, init_device, memory_format
-from vision.dry_run import print_dry_run
-from vision.options import add_device_options, add_dry_run
-from vision.resolve import plain_options
-from vision.run_log import write_rows
-from vision.segment.build import load_segmenter
-from vision.segment.dataset import PairSet, eval_loader
-from vision.segment.evaluate import as_trained, evaluate, first_loss
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.options import add_device_options, add_dry_run
+from vision.cli.run_files import write_json, write_rows
+from vision.data import BadImages, Loader
+from vision.evaluation.dry_run import dry_run
+from vision.evaluation.evaluate import evaluate
+from vision.segment.dataset import PairSet, eval_loader, normalize
 from vision.segment.files import PairSource
+from vision.segment.inference import Inference, create_pixel_predict
+from vision.segment.load_trained import Segmenter, as_trained, load_segmenter
 from vision.segment.metrics import ConfusionMatrix
 from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
 
@@ -55,17 +56,14 @@ def validate_parser() -> Parser:
     return parser
 
 
+@leave_process_group()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
-    try:
-        validate(parse_args(validate_parser(), argv))
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    validate(parse_args(validate_parser(), argv))
 
 
 def validate(args: Namespace) -> dict[str, Any]:
-    """Validate as the options say, write the files that are asked for, and print the metrics.
+    """Validate as the options say, write the requested files and print the metrics.
 
     Returns:
         ``miou``, ``pixel_accuracy`` and ``mean_accuracy`` in percent, ``images`` and ``bad_images``; nothing for a dry
@@ -81,27 +79,40 @@ def validate(args: Namespace) -> dict[str, Any]:
     workers = default_workers(args.workers, args.world_size)
     loader = eval_loader(dataset, args.rank, args.world_size, workers, device, bad_images)
     layout = memory_format(args.channels_last)
-    model = trained.model.to(device=device, memory_format=layout).eval()
+    model = trained.model.to(device=device, memory_format=layout)
     if args.dry_run:
-        loss = first_loss(model, loader, inference, trained.images, trained.rules.ignore_index)
-        if args.rank == 0:
-            print_dry_run(plain_options(args), {"recipe": trained.recipe, "images": trained.images}, loss, 1)
+        _dry_run(args, trained, inference, loader)
         return {}
     confusion = ConfusionMatrix(trained.rules.num_classes, trained.rules.ignore_index, device)
-    count = evaluate(
-        torch.compile(model) if args.compile else model, loader, inference, confusion, trained.images, layout
-    )
-    counts = torch.tensor([count, bad_images.count], device=device)
+    evaluate(create_pixel_predict(model, inference, trained.images, layout, args.compile), loader, confusion.update)
+    confusion.reduce()
+    counts = torch.tensor([len(loader) - bad_images.count, bad_images.count], device=device)
     if args.distributed:
         dist.all_reduce(counts)
     images, bad = counts.tolist()
     if not images:
-        raise UsageError(f"no image can be read: {dataset.source.where}; mend the files")
+        raise UsageError(f"no image can be read: {dataset.source.where}; repair the files")
     confusion.require_pixels(dataset.source.where)
     metrics = {**confusion.compute(), "images": images, "bad_images": bad}
     if args.rank == 0:
         _report(args, metrics, confusion, trained.class_names)
     return metrics
+
+
+def _dry_run(args: Namespace, trained: Segmenter, inference: Inference, loader: Loader) -> None:
+    """Print the options and the cross-entropy of the pixels of the first image that can be read."""
+    batch = next((batch for batch in loader if len(batch[0])), None)
+    if batch is None:
+        raise UsageError("no image can be read: --val-split; repair the files")
+    pixels, classes = batch
+    batch = normalize(pixels, trained.images["mean"], trained.images["std"]), classes
+    ignore_index = trained.rules.ignore_index
+
+    def cross_entropy(probabilities: Tensor, classes: Tensor) -> Tensor:
+        return F.nll_loss(probabilities.clamp_min(1e-30).log(), classes, ignore_index=ignore_index)
+
+    predict = partial(inference, trained.model.eval())
+    dry_run(args, {"recipe": trained.recipe, "images": trained.images}, batch, predict, cross_entropy)
 
 
 def _report(
@@ -121,9 +132,8 @@ def _report(
     if args.per_class:
         write_rows(args.per_class, rows)
     if args.results:
-        with atomic_file(args.results) as temporary:
-            content = {"checkpoint": args.checkpoint, "data": args.data_dir, **metrics, "per_class": rows}
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        content = {"checkpoint": args.checkpoint, "data": args.data_dir, **metrics, "per_class": rows}
+        write_json(args.results, content)
 
 
 if __name__ == "__main__":

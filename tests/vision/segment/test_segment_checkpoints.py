@@ -8,13 +8,13 @@ import torch
 from timm.layers import resample_abs_pos_embed
 
 from sot_base.errors import UsageError
+from tests.vision.models.test_lvvit import published_names
 from tests.vision.segment.conftest import RECIPE
 from tests.vision.segment.mmseg import mmseg_shapes, mmseg_state
-from tests.vision.test_lvvit import published_names
 from vision.segment import build_segmenter, load_backbone, load_segmenter
-from vision.segment.build import complete_recipe, load_pretrained
-from vision.segment.published import from_mmseg, is_mmseg, load_mmseg, mmseg_recipe
-from vision.segment.session import load_initial
+from vision.segment.build import complete_recipe
+from vision.segment.mmseg_names import from_mmseg, is_mmseg, mmseg_recipe
+from vision.segment.weights import load_initial, load_mmseg, load_pretrained
 
 
 def classifier(**changes):
@@ -155,9 +155,9 @@ def test_mmsegmentations_checkpoint_of_other_classes_and_size():
         "segmentation_head.0.weight",
     ]
     assert len(report.unused) == 4
-    assert "4 start afresh: segmentation_head.0.weight" in str(report)
+    assert "4 re-initialised: segmentation_head.0.weight" in str(report)
     assert model.encoder.backbone.pos_embed.shape[1] == 37
-    with pytest.raises(UsageError, match=r"the checkpoint does not fit the model: .*4 start afresh"):
+    with pytest.raises(UsageError, match=r"the checkpoint does not fit the model: .*4 re-initialised"):
         load_mmseg(model, mmseg_state(), strict=True)
 
 

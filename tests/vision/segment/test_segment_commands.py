@@ -19,9 +19,9 @@ from tests.vision.conftest import assert_same_state, load, weights
 from tests.vision.segment.conftest import RECIPE, TINY, make_pair, make_set, rows
 from tests.vision.segment.mmseg import mmseg_state
 from tests.vision.test_distributed import torchrun
-from vision.finite import NonFiniteError
 from vision.segment import predict, validate
 from vision.segment.palette import bit_palette
+from vision.training.finite import NonFiniteError
 
 SHORT = ("-b", 2, "--steps", 4, "--val-steps", 2)
 
@@ -31,7 +31,7 @@ def test_a_few_images_are_learnt_by_heart(trained):
     assert [row["step"] for row in rows(trained)] == ["60", "120"]
     assert found[-1] > 90
     assert load(trained, "model_best")["metrics"]["miou"] == pytest.approx(max(found))
-    assert load(trained)["state"]["best"] == pytest.approx(max(found))
+    assert load(trained)["saver"]["best_metric"] == pytest.approx(max(found))
     assert "optimizer" not in load(trained, "model_best")
 
 
@@ -61,7 +61,7 @@ def test_validation_finds_what_training_found(shapes, trained, tmp_path, capsys)
         ["--no-slide"],
         ["--crop-size", 48, "--stride", 16],
         ["--multi-scale", 0.5, 1, 1.5, "--flip"],
-        ["--short-side", 0, "--amp", "--channels-last"],
+        ["--short-side", 0, "--amp", "--amp-dtype", "float16", "--channels-last"],
     ],
 )
 def test_other_ways_to_validate(shapes, trained, capsys, words):
@@ -103,7 +103,7 @@ def test_options_of_validation_in_a_file(shapes, trained, tmp_path, capsys):
 
 def test_compiled(shapes, trained, train, monkeypatch, capsys):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda model: compiled.append(model) or model)
+    monkeypatch.setattr(torch, "compile", lambda model, **kwargs: compiled.append(model) or model)
     check([shapes, "--checkpoint", trained / "last.pth.tar", "--compile"], capsys)
     train(shapes, *SHORT, "--compile", "--max-steps", 1)
     assert len(compiled) == 2
@@ -115,14 +115,14 @@ def test_a_run_goes_on_bitwise(shapes, train, stop, words):
     train(shapes, *SHORT, *words, "--max-steps", stop, name="parts")
     parts = train(shapes, *SHORT, *words, "--resume", name="parts")
     first, second = load(straight), load(parts)
-    for key in ("state_dict", "optimizer", "state", "amp_scaler"):
+    for key in ("state_dict", "optimizer", "progress", "saver", "amp_scaler"):
         assert_same_state(first[key], second[key])
     assert (straight / "summary.csv").read_text() == (parts / "summary.csv").read_text()
-    assert first["state"]["step"] == 4
+    assert first["progress"]["updates"] == 4
 
 
 def test_saves_between_validations(shapes, train, monkeypatch):
-    from vision.segment import train as module
+    from vision.training import saver as module
 
     saved = []
     save = module.save_checkpoint
@@ -130,7 +130,7 @@ def test_saves_between_validations(shapes, train, monkeypatch):
         module, "save_checkpoint", lambda path, content: (saved.append((path.name, content)), save(path, content))
     )
     train(shapes, "-b", 2, "--steps", 5, "--val-steps", 100, "--checkpoint-steps", 2)
-    names = [(name, content.get("state", {}).get("step")) for name, content in saved]
+    names = [(name, content.get("progress", {}).get("updates")) for name, content in saved]
     assert names == [("last.pth.tar", 2), ("last.pth.tar", 4), ("model_best.pth.tar", None), ("last.pth.tar", 5)]
 
 
@@ -150,7 +150,7 @@ def test_resume_wants_the_same_run(shapes, train, trained):
         train(shapes, *SHORT, "--resume", trained / "model_best.pth.tar")
     with pytest.raises(UsageError, match=r"a run is in .* already; add --resume"):
         train(shapes, *SHORT)
-    assert load(folder)["state"]["step"] == 1
+    assert load(folder)["progress"]["updates"] == 1
 
 
 def test_first_weights(shapes, train, trained, tmp_path):
@@ -240,21 +240,21 @@ def test_bad_images_in_training(shapes, train, tmp_path):
     assert rows(folder)[0]["bad_images"] == "1"
     for path in (root / "images" / "training").iterdir():
         path.write_bytes(b"text")
-    with pytest.raises(UsageError, match="nothing to learn: no image of any step can be read"):
+    with pytest.raises(UsageError, match="nothing to learn: no image can be read"):
         train(root, "-b", 1, "--steps", 2, "--val-steps", 2, "--bad-images", "skip", name="nothing")
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_checkpoint(shapes, train, monkeypatch):
-    from vision.segment import trainer
+    from vision.segment import session
 
-    normalize = trainer.normalize
+    normalize = session.normalize
     calls = []
 
     def spoil(*args):
         calls.append(1)
         return normalize(*args) * (float("inf") if len(calls) == 4 else 1)
 
-    monkeypatch.setattr(trainer, "normalize", spoil)
+    monkeypatch.setattr(session, "normalize", spoil)
     message = r"the loss is nan: step 3, lr .*first in the images; .*the last good checkpoint: runs/run/last\.pth\.tar"
     with pytest.raises(NonFiniteError, match=message):
         train(shapes, *SHORT)

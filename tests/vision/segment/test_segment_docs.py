@@ -9,9 +9,9 @@ import timm
 import torch
 
 from tests.support import REPOSITORY
+from tests.vision.models.test_lvvit import published_names
 from tests.vision.segment.conftest import RECIPE, TINY, make_pair, make_set
 from tests.vision.segment.mmseg import mmseg_state
-from tests.vision.test_lvvit import published_names
 from vision.segment import predict, summary, train, validate
 from vision.segment.options import train_parser
 

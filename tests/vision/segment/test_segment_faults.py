@@ -21,7 +21,7 @@ from vision.segment.loss import SegmentationLoss
 from vision.segment.predict import plan_results
 from vision.segment.train import main
 from vision.segment.transforms import RandomShortSide
-from vision.task import create_optimizer
+from vision.training.task import create_optimizer
 from vision.validate import main as validate_classifier
 
 SHORT = ("-b", 2, "--steps", 4, "--val-steps", 2)
@@ -116,10 +116,10 @@ class TestAccidents:
         image.write_bytes(b"no image")
         with pytest.raises(UsageError, match=r"validation/1\.png"):
             train(data, *SHORT, name="parts")
-        assert load(tmp_path / "runs" / "parts")["state"]["step"] == 2
+        assert load(tmp_path / "runs" / "parts")["progress"]["updates"] == 2
         shutil.copy(shapes / "images" / "validation" / "1.png", image)
         parts, straight = train(data, *SHORT, "--resume", name="parts"), train(data, *SHORT, name="straight")
-        for key in ("state_dict", "optimizer", "state"):
+        for key in ("state_dict", "optimizer", "progress", "saver"):
             assert_same_state(load(parts)[key], load(straight)[key])
         assert rows(parts) == rows(straight)
 
@@ -172,12 +172,12 @@ class TestCheckpoints:
             validate_classifier([str(shapes), "--checkpoint", str(whole), "--device", "cpu"])
 
     def test_precision_of_evaluation_is_the_one_that_is_asked_for(self, shapes, trained, monkeypatch):
-        from vision.segment import evaluate
+        from vision.segment import load_trained
 
         seen = []
-        original = evaluate.mixed_precision
+        original = load_trained.mixed_precision
         monkeypatch.setattr(
-            evaluate,
+            load_trained,
             "mixed_precision",
             lambda device, amp, dtype: seen.append((amp, dtype)) or original(device, amp, dtype),
         )
@@ -214,3 +214,57 @@ def test_a_mistake_leaves_nothing_behind(shapes, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"no images: .*images/nope"):
         main([str(shapes), *TINY, "--val-split", "nope"])
     assert not [*tmp_path.iterdir()]
+
+
+class TestOlderCheckpoints:
+    """Runs of before the common trainer had a ``state`` instead of ``progress`` and ``saver``."""
+
+    def make_old(self, folder, batch_size):
+        path = folder / "last.pth.tar"
+        checkpoint = load(folder)
+        progress, saver = checkpoint.pop("progress"), checkpoint.pop("saver")
+        checkpoint["state"] = {
+            "step": progress["updates"],
+            "loss_sum": progress["loss_sum"] / batch_size,
+            "loss_steps": progress["images"] // batch_size,
+            "bad_images": progress["bad_images"],
+            "best": -1.0 if saver["best_metric"] is None else saver["best_metric"],
+            "history": progress["history"],
+        }
+        torch.save(checkpoint, path)
+
+    @pytest.mark.parametrize("stop", [1, 2, 3])
+    def test_they_continue_bitwise(self, shapes, train, stop):
+        straight = train(shapes, *SHORT, name="straight")
+        parts = train(shapes, *SHORT, "--max-steps", stop, name="parts")
+        self.make_old(parts, 2)
+        train(shapes, *SHORT, "--resume", name="parts")
+        for key in ("state_dict", "optimizer", "progress"):
+            assert_same_state(load(parts)[key], load(straight)[key])
+        assert load(parts)["saver"]["best_metric"] == load(straight)["saver"]["best_metric"]
+        assert rows(parts) == rows(straight)
+
+    def test_an_evaluation_that_failed(self, shapes, train, tmp_path):
+        data = shutil.copytree(shapes, tmp_path / "data")
+        image = data / "images" / "validation" / "1.png"
+        content = image.read_bytes()
+        image.write_bytes(b"no image")
+        with pytest.raises(UsageError, match=r"validation/1\.png"):
+            train(data, *SHORT, name="parts")
+        image.write_bytes(content)
+        self.make_old(tmp_path / "runs" / "parts", 2)
+        parts, straight = train(data, *SHORT, "--resume", name="parts"), train(data, *SHORT, name="straight")
+        assert_same_state(load(parts)["progress"], load(straight)["progress"])
+        assert rows(parts) == rows(straight)
+
+
+@pytest.mark.parametrize(
+    "saved, resumed, expected", [(2, 4, [2, 4]), (4, 2, [4]), (3, 2, [3, 4]), (1, 3, [1, 2, 3, 4]), (4, 3, [3, 4])]
+)
+def test_other_intervals_after_an_interruption(shapes, train, saved, resumed, expected):
+    """A run that stopped after step 3 validates where the options now say, and never twice at one step."""
+    words = ["-b", 2, "--steps", 4]
+    train(shapes, *words, "--val-steps", saved, "--max-steps", 3)
+    folder = train(shapes, *words, "--val-steps", resumed, "--resume")
+    assert [int(row["step"]) for row in rows(folder)] == expected
+    assert load(folder)["progress"]["updates"] == 4

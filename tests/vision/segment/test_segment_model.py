@@ -139,7 +139,7 @@ def test_summary_of_another_model(capsys):
 
 
 def test_weight_decay_and_layer_decay_groups():
-    from vision.task import create_optimizer
+    from vision.training.task import create_optimizer
 
     model = build()
     assert "encoder.backbone.pos_embed" in model.no_weight_decay()

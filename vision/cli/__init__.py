@@ -1,0 +1,1 @@
+"""The command lines: options, configuration files, devices, and the files of a run."""

@@ -1,0 +1,187 @@
+"""A parser that also reads options from YAML and JSON files, with one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from sot_base.errors import UsageError
+from vision.cli.hvt_files import HVT_RECIPE, HVT_SIZES, is_hvt_config, translate_hvt_config
+
+__all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]
+
+CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Show the default of an option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are `UsageError`; options are never abbreviated."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; {self.prog} --help lists the options")
+
+    def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """Parse a command line; the error for an unknown option names the nearest one."""
+        values, unknown = self.parse_known_args(argv)
+        for word in unknown:
+            if word.startswith("-"):
+                near = _nearest(word.split("=")[0].lstrip("-").replace("-", "_"), self.options())
+                hint = f"did you mean --{near.replace('_', '-')}?" if near else f"{self.prog} --help lists the options"
+                raise UsageError(f"unknown option {word}; {hint}")
+        if unknown:
+            raise UsageError(f"unexpected arguments: {' '.join(unknown)}; {self.prog} --help shows the order")
+        return values
+
+    def options(self) -> dict[str, argparse.Action]:
+        """The actions that a configuration file may set, by their names: ``batch_size``, ``b``, ..."""
+        names = {}
+        for action in self._actions:
+            if action.option_strings and action.dest not in ("config", "help"):
+                names |= {flag.lstrip("-").replace("-", "_"): action for flag in _positive_flags(action)}
+        return names
+
+
+def _positive_flags(action: argparse.Action) -> list[str]:
+    switch = isinstance(action, argparse.BooleanOptionalAction)
+    return [flag for flag in action.option_strings if not (switch and flag.startswith("--no-"))]
+
+
+def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line, which overrides the values of its ``--config`` file.
+
+    Args:
+        parser: A parser with an option ``--config``; a file may give options and optional positionals.
+            An option ``--data-path`` is another spelling of the positional ``data_dir``.
+        argv: The arguments; None: those of the program.
+
+    Raises:
+        UsageError: for an unknown option or key, naming the nearest one, or an invalid value.
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = parser.parse_args(argv)
+    if args.config is None:
+        return _one_data_dir(args)
+    path = find_config(args.config)
+    values = read_yaml(path)
+    if is_hvt_config(values):
+        values = {**_hvt_recipe(parser), **translate_hvt_config(values)}
+    for given, other in (("lr", "lr_base"), ("lr_base", "lr")):  # two ways to give the learning rate
+        if getattr(args, given, None) is not None:
+            values = {name: value for name, value in values.items() if str(name).replace("-", "_") != other}
+    positionals = {
+        action.dest: values.pop(action.dest, None)
+        for action in parser._actions
+        if not action.option_strings and action.nargs == "?"
+    }
+    words = [*_as_words(parser, values, path), f"--config={path}"]  # it ends an open list of values
+    try:
+        parser.parse_args(words)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    args = _one_data_dir(parser.parse_args([*words, *argv]))
+    for name, value in positionals.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def _hvt_recipe(parser: Parser) -> dict[str, Any]:
+    """The options beneath a published HVT file, as far as the parser has them."""
+    known = parser.options().keys()
+    return {name: value for name, value in read_yaml(find_config(HVT_RECIPE)).items() if name in known}
+
+
+def _one_data_dir(args: argparse.Namespace) -> argparse.Namespace:
+    """Move ``data_path`` to ``data_dir``."""
+    path = vars(args).pop("data_path", None)
+    if path is not None and args.data_dir is not None:
+        raise UsageError(f"the data is named twice: {args.data_dir} and --data-path {path}; give one")
+    if path is not None:
+        args.data_dir = path
+    return args
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.4)), "")
+
+
+def find_config(name: str) -> Path:
+    """A configuration file by its path, or by its name among the package's (``sot_tiny``).
+
+    Raises:
+        UsageError: if there is none, with the package's names.
+    """
+    for path in (Path(name), CONFIG_FOLDER / f"{name}.yaml", CONFIG_FOLDER / name):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in CONFIG_FOLDER.glob("*.yaml")))
+    raise UsageError(f"no such configuration: {name}; give a file, or one of {known}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML or JSON file.
+
+    Raises:
+        UsageError: with file and line where it is no valid YAML or JSON, or no mapping of options.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)  # YAML does not allow tabs
+    except json.JSONDecodeError as error:
+        raise UsageError(f"invalid JSON: {path}, line {error.lineno}; {error.msg}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        problem = getattr(error, "problem", None) or "it must be UTF-8 text"
+        raise UsageError(f"invalid YAML: {where}; {problem}") from error
+    if not isinstance(values, dict | None):
+        raise UsageError(f"not a mapping of options: {path}; write lines of the form 'lr: 0.001'")
+    return values or {}
+
+
+def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:
+    """The arguments that are equivalent to a configuration."""
+    options = parser.options()
+    words = []
+    for key, value in values.items():
+        action = options.get(str(key).replace("-", "_"))
+        if action is None:
+            near = _nearest(str(key), [*options, *HVT_SIZES])
+            hint = f"did you mean {near!r}?" if near else f"{parser.prog} --help lists the options"
+            raise UsageError(f"unknown key {key!r}: {path}; {hint}")
+        flag = max(_positive_flags(action), key=len)
+        if value is None:
+            continue
+        if action.nargs == 0:
+            words += _switch(action, key, value, path)
+        elif isinstance(value, dict):
+            words += [flag, *(f"{name}={item!r}" for name, item in value.items())]
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
+        else:
+            words.append(f"{flag}={value}")
+    return words
+
+
+def _switch(action: argparse.Action, key: str, value: Any, path: Path) -> list[str]:
+    if not isinstance(value, bool):
+        raise UsageError(f"{key} is true or false: {path}, not {value!r}; correct the file")
+    if value:
+        return [_positive_flags(action)[0]]
+    return [f"--no-{key.replace('_', '-')}"] if isinstance(action, argparse.BooleanOptionalAction) else []

@@ -1,0 +1,1 @@
+"""Evaluation: metrics, trained models, and what a dry run prints."""

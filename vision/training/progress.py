@@ -1,0 +1,53 @@
+"""How far a run has come, as a checkpoint holds it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Progress"]
+
+
+@dataclass
+class Progress:
+    """How far a run has come, in plain values.
+
+    An epoch ends with its evaluation. In a run that counts in steps, an epoch is what lies between two evaluations.
+
+    Attributes:
+        epoch: The epoch in progress, or the next one.
+        step: Batches done in it, on each process.
+        updates: Updates done in all.
+        loss_sum: Sum of the losses of this process's images in this epoch.
+        part_sums: The same of each part of the loss, by name, where the task tells them.
+        images: Those images.
+        bad_images: Images of this process in this epoch that could not be read.
+        skipped: Updates of this epoch that mixed precision skipped.
+        history: The rows of the log: the numbers of each evaluation.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    updates: int = 0
+    loss_sum: float = 0.0
+    images: int = 0
+    skipped: int = 0
+    bad_images: int = 0
+    part_sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def next_epoch(self) -> None:
+        """Start the next epoch."""
+        self.epoch, self.step, self.skipped = self.epoch + 1, 0, 0
+        self.clear_sums()
+
+    def clear_sums(self) -> None:
+        """Set the sums over this process's images to 0."""
+        self.loss_sum, self.images, self.bad_images = 0.0, 0, 0
+        self.part_sums = dict.fromkeys(self.part_sums, 0.0)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of this process's images in this epoch."""
+        return self.loss_sum / max(1, self.images)
