@@ -40,8 +40,8 @@ from optuna.trial import TrialState
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_fairseq.runs.search_space import Parameter, command_words, parse_parameter
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["Sweep", "main"]
 
@@ -172,7 +172,7 @@ class Sweep:
                     None,
                     f"fairseq-train failed ({' '.join(last).removeprefix('error: ')}): {log.absolute()}; see it",
                 )
-            state = read_fairseq_checkpoint(save_dir / "checkpoint_last.pt")
+            state = read_checked_checkpoint(save_dir / "checkpoint_last.pt")
             with atomic_file(result) as temporary:
                 temporary.write_text(json.dumps({"value": float(state["extra_state"]["best"])}) + "\n")
         if not self.keep_checkpoints:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sot_base.errors import UsageError
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_text.formats.architecture import BertArchitecture, read_json
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["bert_model_args", "fairseq_arch_args", "scratch_arch_args"]
 
@@ -55,7 +55,7 @@ def fairseq_arch_args(folder: str | os.PathLike[str]) -> list[str]:
         content = read_json(description)
         arch = content.pop("arch")
         return _flags(arch, bert_model_args(BertArchitecture(**content)))
-    state = read_fairseq_checkpoint(checkpoint)
+    state = read_checked_checkpoint(checkpoint)
     args = state["args"] if state.get("args") is not None else state["cfg"]["model"]
     args = args if isinstance(args, Mapping) else vars(args)
     arch = args.get("_name") or args.get("arch")
