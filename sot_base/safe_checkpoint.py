@@ -15,6 +15,7 @@ import mmap
 import os
 import pickle
 import re
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_checkpoint(path: str | os.PathLike[str], classes: Iterable[Any] = (), l
                 ) from None
             raise UsageError(f"not a checkpoint: {where}; give a file of torch.save or safetensors") from None
         except (RuntimeError, EOFError, OSError) as error:
-            raise _damaged(where, str(error).split(".")[0].splitlines()[0]) from None
+            raise _damaged(where, error) from None
         except Exception:  # what torch makes of a text that begins like a pickle, or of a damaged one
             raise UsageError(f"not a checkpoint: {where}; give a file of torch.save or safetensors") from None
     if not isinstance(content, Mapping):
@@ -94,7 +95,7 @@ def check_records(path: Path) -> None:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise _damaged(where, str(error)) from None
+        raise _damaged(where, error) from None
 
 
 def harmless_classes() -> list[Any]:
@@ -133,12 +134,15 @@ def first_bytes(path: Path) -> bytes:
     """
     where = path.absolute()
     try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise UsageError(f"a folder where a file is expected: {where}; give the file in it")
+        if not stat.S_ISREG(kind):
+            raise UsageError(f"a device or a pipe where a file is expected: {where}; give a file")
         with path.open("rb") as file:
             start = file.read(64)
     except FileNotFoundError:
         raise UsageError(f"no such file: {where}; check the path") from None
-    except IsADirectoryError:
-        raise UsageError(f"a folder where a file is expected: {where}; give the file in it") from None
     except OSError as error:
         raise UsageError(f"{error.strerror}: {where}; check who may read it") from None
     if not start:
@@ -155,7 +159,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
         return dict(load_file(path))
     except (SafetensorError, ValueError, RuntimeError, OSError) as error:
-        raise _damaged(path.absolute(), str(error).splitlines()[0]) from None
+        raise _damaged(path.absolute(), error) from None
 
 
 def _check_content(content: Any, where: Path) -> None:
@@ -196,5 +200,6 @@ def _refused_classes(path: Path, message: str) -> list[str]:
         return re.findall(r"GLOBAL (\S+)", message)[:1]
 
 
-def _damaged(where: Path, reason: str) -> UsageError:
-    return UsageError(f"the file is cut off or damaged ({reason or 'it ends too early'}): {where}; {AGAIN}")
+def _damaged(where: Path, reason: str | Exception) -> UsageError:
+    reason = str(reason).split(". ")[0].partition("\n")[0] or "it ends too early"
+    return UsageError(f"the file is cut off or damaged ({reason}): {where}; {AGAIN}")

@@ -39,5 +39,8 @@ def describe_problem(error: Exception) -> str:
         return "nested too deeply"
     text, _, field = " ".join(str(error).split()).replace("`", "").partition(" - at ")
     text = text[:1].lower() + text[1:]
+    missing = re.fullmatch(r"object missing required field (\S+)", text)
     field = re.sub(r"^(key in )?\$\.?", "", field)
+    if missing:
+        return f"{field}.{missing[1]} is missing" if field else f"{missing[1]} is missing"
     return f"{field}: {text}" if field else text

@@ -33,6 +33,7 @@ from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.runs.checks import check_best_metric, check_run
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
+from sot_text.formats.dictionary import read_dictionary
 
 __all__ = ["SentencePredictionMGCrPTask"]
 
@@ -91,7 +92,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                 raise UsageError(
                     f"no dictionary: {file.absolute()}; make the data with python -m sot_fairseq.preprocess"
                 )
-        dictionaries = [cls.load_dictionary(str(file)) for file in files]
+        dictionaries = [_load_dictionary(cls, file) for file in files]
         labels = None if cfg.regression_target else _label_names(dictionaries[-1])
         if cfg.num_classes < 1:
             cfg.num_classes = 1 if labels is None else len(labels)
@@ -287,6 +288,11 @@ def _label_names(dictionary: Dictionary) -> list[str]:
     """The labels of a dictionary in order, without fairseq's special and filler entries."""
     names = dictionary.symbols[dictionary.nspecial :]
     return [name for name in names if name != "<mask>" and not name.startswith("madeupword")]
+
+
+def _load_dictionary(task: type[SentencePredictionTask], file: Path) -> Dictionary:
+    read_dictionary(file)  # tells what is wrong with it
+    return task.load_dictionary(str(file))
 
 
 def _read_numbers(path: str, width: int) -> list[list[float]]:

@@ -324,8 +324,8 @@ def test_canonical_names_keep_other_words():
     "remove, message",
     [
         ("model.safetensors", r"no weights in the folder: .*hf; it needs model.safetensors or pytorch_model.bin"),
-        ("config.json", r"config.json is missing: .*hf.config.json; put it beside the weights"),
-        ("vocab.txt", r"cannot read the vocabulary .*vocab.txt"),
+        ("config.json", r"cannot read config.json .*hf.config.json; put it beside the weights"),
+        ("vocab.txt", r"cannot read .*vocab.txt"),
     ],
 )
 def test_missing_files(tmp_path, folder, remove, message):
