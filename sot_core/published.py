@@ -26,6 +26,8 @@ PUBLISHED_NORMALIZATIONS = {
 
 def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Translate a head dictionary, published form or field names, to fields of `HeadConfig`."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a head's dictionary is expected, got {values!r}")
     settings: dict[str, Any] = {}
     for key in sorted(values, key=lambda key: _PRIORITY.get(key, 1)):
         value = values[key]
@@ -54,13 +56,13 @@ def _type(value: Any) -> dict[str, Any]:
         return {"fusion": "cls"}
     if value == "fc":  # a linear layer to 1280 before the classifier of the class token
         return {"fusion": "cls", "cls_pooler_dim": 1280, "cls_pooler_activation": "none"}
-    if value not in PUBLISHED_POOLINGS:
+    if value not in [*PUBLISHED_POOLINGS]:  # a list takes values that have no hash
         raise ValueError(f"Unknown type {value!r}, expected one of {[*PUBLISHED_POOLINGS, 'fc', None]}")
     return {"pooling": PUBLISHED_POOLINGS[value]}
 
 
 def _normalization_type(value: Any) -> dict[str, Any]:
-    if value not in PUBLISHED_NORMALIZATIONS:
+    if value not in [*PUBLISHED_NORMALIZATIONS]:
         raise ValueError(f"Unknown normalization type {value!r}, expected one of {list(PUBLISHED_NORMALIZATIONS)}")
     return {"normalization": PUBLISHED_NORMALIZATIONS[value]}
 
@@ -71,7 +73,7 @@ def _regular(value: Any) -> dict[str, Any]:
     rate = value.p if isinstance(value, nn.Dropout) else value
     if not isinstance(rate, Real):
         raise ValueError(f"regular must be a dropout or its rate, got {value!r}")
-    return {"drop_rate": float(rate)}
+    return {"drop_rate": rate}
 
 
 def _args(value: Any) -> dict[str, Any]:
