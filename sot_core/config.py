@@ -20,7 +20,7 @@ OPTIONAL = ("k_dim", "cls_pooler_dim", "num_singular_values")
 
 
 def _is_integer(value: Any, lowest: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= value < MAX_INTEGER
+    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= int(value) < MAX_INTEGER
 
 
 def _is_number(value: Any) -> bool:
