@@ -92,7 +92,7 @@ def check_records(path: Path) -> None:
                 damaged = archive.testzip()
                 if damaged is not None:
                     raise _damaged(where, f"the checksum of {damaged} differs")
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, UsageError):
             raise
         raise _damaged(where, error) from None

@@ -126,7 +126,7 @@ def _check_same_run(output: Path, run: dict[str, Any]) -> None:
         return
     old = read_json(file, dict[str, Any], "give another OUT_DIR") if file.is_file() else {}
     names = [name for name in run if name not in ("source", "data") and old.get(name) != run[name]]
-    differing = [f"{name} {old.get(name)}, now {run[name]}" for name in names]
+    differing = [f"{name} {str(old.get(name))[:60]}, now {run[name]}" for name in names]
     differing += ["the data files"] if old.get("data", run["data"]) != run["data"] else []
     if differing:
         raise UsageError(

@@ -90,7 +90,9 @@ def roberta_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
     try:
         core = Tokenizer(models.BPE(numbers, merges, unk_token=SPECIALS[3]))
     except Exception as error:  # the Rust library raises a bare Exception
-        raise UsageError(f"encoder.json and vocab.bpe do not fit together ({error}): {folder.absolute()}") from None
+        raise UsageError(
+            f"encoder.json and vocab.bpe do not fit together ({str(error)[:200]}): {folder.absolute()}"
+        ) from None
     core.normalizer = normalizers.Strip()
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

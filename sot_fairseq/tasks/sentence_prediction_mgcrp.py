@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from pathlib import Path
@@ -29,6 +30,7 @@ from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.data.dataset import BatchedDataset, LabelDataset, SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.data.indexed import check_indexed
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.runs.checks import check_best_metric, check_run
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
@@ -152,7 +154,13 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         return os.path.abspath(os.path.join(self.cfg.data, part, split))
 
     def _load(self, part: str, split: str, dictionary: Dictionary, combine: bool) -> Any:
-        return data_utils.load_indexed_dataset(self._path(part, split), dictionary, combine=combine)
+        prefix = self._path(part, split)
+        for number in itertools.count() if combine else (0,):  # with combine, train, train1, train2...
+            path = f"{prefix}{number or ''}"
+            if not os.path.exists(f"{path}.idx"):
+                break
+            check_indexed(path, len(dictionary))
+        return data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
 
     def _targets(self, split: str, combine: bool, rows: int) -> Any:
         path = self._path("label", split)

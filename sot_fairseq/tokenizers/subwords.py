@@ -79,7 +79,9 @@ class Gpt2Subwords:
         try:
             self._tokenizer = Tokenizer(models.BPE(encoder, merges))
         except Exception as error:  # the Rust library raises a bare Exception
-            raise UsageError(f"encoder.json and vocab.bpe do not fit together ({error}): {self.folder}") from None
+            raise UsageError(
+                f"encoder.json and vocab.bpe do not fit together ({str(error)[:200]}): {self.folder}"
+            ) from None
         self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         missing = set(pre_tokenizers.ByteLevel.alphabet()) - encoder.keys()
         if missing:

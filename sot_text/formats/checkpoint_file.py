@@ -8,13 +8,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
 from sot_base.safe_checkpoint import read_checkpoint
+from sot_base.schema import of_type
 
 __all__ = ["FileKind", "file_kind", "read_bert_weights", "read_fairseq_checkpoint"]
 
+PARTS: dict[str, Any] = {  # of a fairseq checkpoint, besides its configuration
+    "model": dict[str, Any],
+    "task_state": dict[str, Any],
+    "extra_state": dict[str, Any],
+    "optimizer_history": list[dict[str, Any]],
+}
 FileKind = Literal["fairseq", "fairseq weights", "bert", "roberta", "image", "unknown"]
 
 DESCRIPTIONS: dict[FileKind, tuple[str, str]] = {
@@ -77,6 +85,12 @@ def read_fairseq_checkpoint(
     """
     content = read_checkpoint(path, classes, lazy)
     _require("fairseq", content, path)
+    where = str(Path(path).absolute())
+    mend = "get or save it again"
+    for part, kind in PARTS.items():
+        if content.get(part) is not None:
+            of_type(content[part], kind, f"{part} of {where}", mend)
+    _check_tensors(content["model"], where)
     return content
 
 
@@ -89,7 +103,15 @@ def read_bert_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     content = read_checkpoint(path)
     _require("bert", content, path)
-    return {name: value for name, value in _state_dict(content).items() if isinstance(value, Tensor)}
+    weights = {name: value for name, value in _state_dict(content).items() if isinstance(value, Tensor)}
+    _check_tensors(weights, str(Path(path).absolute()))
+    return weights
+
+
+def _check_tensors(weights: Mapping[Any, Any], where: str) -> None:
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
+            raise UsageError(f"{str(name)[:80]} is no tensor: {where}; get or save it again")
 
 
 def _require(wanted: FileKind, content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

@@ -138,6 +138,12 @@ class _Task(msgspec.Struct):
     regression_target: bool = False
 
 
+class _TaskState(msgspec.Struct):
+    """What is read of the task's state."""
+
+    label_names: list[str] = []
+
+
 class _Model(msgspec.Struct, rename={"name": "_name"}):
     """What is read of the model's options."""
 
@@ -190,11 +196,13 @@ def read_classifier(
         known = sorted({key.split(".")[1] for key in state["model"] if key.startswith(HEADS)})
         raise UsageError(f"no classification head {prefix.split('.')[1]!r}: {where} has {', '.join(known) or 'none'}")
     tensors = {key: value for key, value in tensors.items() if value.numel() or key not in STOCK_SHAPES}
+    if any(value.dim() < 1 for value in tensors.values()):
+        raise UsageError(f"a single number in place of a tensor of the head: {where}; get it again")
     kind = "bert" if (args.name or args.arch or "").startswith(BERT_ARCHS) else "roberta"
     sizes = encoder_sizes(state["model"], args, kind)
     settings = head_settings({name: value for name, value in options.items() if value is not UNSET})
     settings |= {
-        "cls_pooler_dim": tensors["dense.weight"].shape[0] if "dense.weight" in tensors else sizes.embed_dim,
+        "cls_pooler_dim": len(tensors["dense.weight"]) if "dense.weight" in tensors else sizes.embed_dim,
         "cls_pooler_activation": _rename(args.pooler_activation_fn, "linear", "none"),
         "cls_pooler_drop_rate": args.pooler_dropout,
     }
@@ -219,8 +227,8 @@ def encoder_sizes(tensors: Mapping[str, Tensor], args: _Model, kind: str) -> Ber
         UsageError: If a tensor that tells them is missing.
     """
     for name in ("embed_tokens.weight", "embed_positions.weight", "layers.0.fc1.weight"):
-        if ENCODER + name not in tensors:
-            raise UsageError(f"no whole encoder: the checkpoint lacks {ENCODER}{name}; get it anew")
+        if ENCODER + name not in tensors or tensors[ENCODER + name].dim() != 2:
+            raise UsageError(f"no whole encoder: the checkpoint lacks the matrix {ENCODER}{name}; get it anew")
     layers = {name.removeprefix(ENCODER).split(".")[1] for name in tensors if name.startswith(ENCODER + "layers.")}
     types = tensors.get(ENCODER + "embed_token_types.weight")
     return BertArchitecture(
@@ -254,7 +262,7 @@ def _data_folder(file: Path, data: str | os.PathLike[str] | None, trained_on: An
 
 
 def _labels(state: Mapping[str, Any], folder: Path | None, file: Path) -> tuple[str, ...]:
-    names = (state.get("task_state") or {}).get("label_names")
+    names = _of_type(state.get("task_state") or {}, _TaskState, str(file.absolute())).label_names
     if not names:
         raise UsageError(f"no label names in the checkpoint: {file.absolute()}; train it with this toolkit's task")
     return check_labels(names, os.fspath(file))

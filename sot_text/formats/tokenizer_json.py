@@ -49,7 +49,10 @@ class TokenizerJson(msgspec.Struct):
         model = content.get("model")
         if not isinstance(model, dict) or model.get("type") != kind:
             raise UsageError(f"not a {kind} tokenizer: {where}; {mend}")
-        return of_type(content, cls, where, mend)
+        found = of_type(content, cls, where, mend)
+        if any(isinstance(merge, str) and merge.count(" ") != 1 for merge in found.model.merges):
+            raise UsageError(f"a merge that is no pair of tokens: {where}; {mend}")
+        return found
 
     @property
     def numbers(self) -> dict[str, int]:
