@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import mmap
 import os
 import pickle
@@ -19,26 +20,29 @@ import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from sot_base.errors import UsageError
 
-__all__ = ["allowed", "check_records", "harmless_classes", "read_checkpoint"]
+__all__ = ["allowed", "check_records", "harmless_classes", "read_checkpoint", "read_tensor"]
 
 AGAIN = "get or save it again"
 MAX_DEPTH = 64  # of containers in containers
 MAX_ITEMS = 10_000_000  # of all containers, each counted as often as it is found
 
 
-def read_checkpoint(path: str | os.PathLike[str], classes: Iterable[Any] = (), lazy: bool = True) -> dict[str, Any]:
+def read_checkpoint(
+    path: str | os.PathLike[str], classes: Iterable[Any] = (), lazy: bool = True, verify: bool = True
+) -> dict[str, Any]:
     """Read a ``.safetensors`` file, or a file of ``torch.save`` that holds a dictionary, on the CPU.
 
     Args:
         path: The file.
         classes: Further classes that it may hold.
         lazy: Read tensors when they are used. The file must then not be overwritten in place meanwhile.
+        verify: Check the records' checksums, for which the whole file is read.
 
     Raises:
         UsageError: If it is absent, cannot be read, is damaged, no checkpoint, or holds classes that are not allowed.
@@ -50,8 +54,9 @@ def read_checkpoint(path: str | os.PathLike[str], classes: Iterable[Any] = (), l
         return _read_safetensors(path)
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
-        check_records(path)
-    _refuse_byte_arrays(path)
+        check_records(path, verify)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        _refuse_byte_arrays(mapped, where)
     with allowed([*harmless_classes(), *classes]):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazy and is_zip)
@@ -73,22 +78,53 @@ def read_checkpoint(path: str | os.PathLike[str], classes: Iterable[Any] = (), l
     return dict(content)
 
 
-def check_records(path: Path) -> None:
-    """Check the CRC-32 of every record of a zip file that ``torch.save`` wrote.
+def read_tensor(content: bytes) -> torch.Tensor:
+    """Read the bytes of a file of ``torch.save`` that holds a single dense tensor.
+
+    Raises:
+        ValueError: If they are anything else.
+    """
+    where, stream = Path("the file"), io.BytesIO(content)
+    try:
+        if zipfile.is_zipfile(stream):
+            _check_archive(stream, len(content), where, verify=True)
+        _refuse_byte_arrays(content, where)
+        stream.seek(0)
+        with allowed([]):
+            value = torch.load(stream, map_location="cpu", weights_only=True)
+        _check_content(value, where)
+    except UsageError as error:
+        raise ValueError(str(error).partition(": ")[0]) from None
+    except Exception as error:  # torch raises almost anything for other files
+        raise ValueError(f"it is cut off, or no file of torch.save: {type(error).__name__}") from error
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        raise ValueError(f"a saved {type(value).__name__} where a dense tensor is expected")
+    return value.detach()
+
+
+def check_records(path: Path, verify: bool = True) -> None:
+    """Check the records of a zip file that ``torch.save`` wrote: that none is compressed, and each one's CRC-32.
+
+    Args:
+        path: The file.
+        verify: Check the CRC-32, too.
 
     Raises:
         UsageError: Naming the record that is damaged, or of a kind that torch does not write.
     """
-    where = path.absolute()
+    with path.open("rb") as file:
+        _check_archive(file, path.stat().st_size, path.absolute(), verify)
+
+
+def _check_archive(file: IO[bytes], size: int, where: Path, verify: bool) -> None:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             records = archive.infolist()
-            size = path.stat().st_size
             if any(record.compress_type != zipfile.ZIP_STORED for record in records):
                 raise UsageError(f"a compressed archive where a checkpoint is expected: {where}; {AGAIN}")
             if sum(record.file_size for record in records) > size:
                 raise _damaged(where, "its records are larger than the file")
-            if any(record.CRC for record in records):  # torch writes 0 if it is told to compute none
+            if verify and any(record.CRC for record in records):  # torch writes 0 if it is told to compute none
                 damaged = archive.testzip()
                 if damaged is not None:
                     raise _damaged(where, f"the checksum of {damaged} differs")
@@ -186,11 +222,10 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple, set)) else []
 
 
-def _refuse_byte_arrays(path: Path) -> None:
+def _refuse_byte_arrays(content: bytes | mmap.mmap, where: Path) -> None:
     """Refuse what torch allows but no checkpoint needs: ``bytearray(n)`` takes n bytes of memory."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if any(content.find(b"c%s\nbytearray\n" % module) >= 0 for module in (b"builtins", b"__builtin__")):
-            raise UsageError(f"the file needs bytearray, which safe loading refuses: {path.absolute()}; {AGAIN}")
+    if any(content.find(b"c%s\nbytearray\n" % module) >= 0 for module in (b"builtins", b"__builtin__")):
+        raise UsageError(f"the file needs bytearray, which safe loading refuses: {where}; {AGAIN}")
 
 
 def _refused_classes(path: Path, message: str) -> list[str]:

@@ -81,8 +81,8 @@ def parse_json(text: str, kind: type[T], where: str, mend: str) -> T:
     """
     try:
         content = json.loads(text, parse_int=_bounded_int)
-        if SURROGATE.search(text):  # half of a character, with which no file can be written
-            json.dumps(content, ensure_ascii=False).encode()
+        if SURROGATE.search(text):  # half a character, which cannot be written; a byte of a file name can
+            json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON file ({describe_problem(error)}): {where}; {mend}") from None
     return of_type(content, kind, where, mend)

@@ -6,6 +6,7 @@ A small archive cannot fill the disk or the memory: what comes out of it is at m
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
@@ -31,6 +32,7 @@ MAX_MEMBERS = 100_000
 MAX_HEADER = 2**24  # bytes that one header of a tar archive may take
 OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open), (b"\x5d\0\0", lzma.open))
 DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLASHES = (FileExistsError, IsADirectoryError, NotADirectoryError)  # a file where another member needs a folder
 
 
@@ -65,7 +67,7 @@ def unpack(
     except (*DAMAGES, OverflowError) as error:
         raise _unusable(f"cut off or damaged ({error})", archive) from None
     except OSError as error:
-        if error.errno is not None:
+        if error.filename is not None or error.errno in NO_ROOM:
             raise
         raise _unusable(f"cut off or damaged ({error})", archive) from None  # gzip, bz2 and lzma say it so
     return Path(folder)

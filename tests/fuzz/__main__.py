@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-HEADER = "| reader | inputs | read | refused | findings |\n|---|---|---|---|---|"
+HEADER = "| reader | inputs | read | refused | findings | seconds |\n|---|---|---|---|---|---|"
 
 
 def main() -> int:
@@ -47,13 +47,13 @@ def main() -> int:
     start, failed = time.monotonic(), []
     for name in names:
         if time.monotonic() - start > args.seconds:
-            print(f"| {name} | not started: out of time | | | |")
+            print(f"| {name} | not started: out of time | | | | |")
             failed.append(name)
             continue
         words = ["--inputs", args.inputs, "--seed", args.seed, "--keep", args.keep, "--reader", name]
         run = subprocess.run([sys.executable, "-m", "tests.fuzz", *map(str, words)], capture_output=True, text=True)
         lines = run.stdout.splitlines()
-        print("\n".join(lines[2:]) or f"| {name} | died with status {run.returncode} | | | 1 |", flush=True)
+        print("\n".join(lines[2:]) or f"| {name} | died with status {run.returncode} | | | 1 | |", flush=True)
         if run.returncode not in (0, 1):
             print(run.stderr[-2000:])
         failed += [name] if run.returncode else []

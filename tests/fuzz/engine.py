@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -51,11 +52,13 @@ class Report:
     inputs: int = 0
     taken: int = 0
     refused: int = 0
+    seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         """The counts as a row of a table."""
-        return f"| {self.name} | {self.inputs} | {self.taken} | {self.refused} | {len(self.findings)} |"
+        counts = (self.inputs, self.taken, self.refused, len(self.findings), round(self.seconds))
+        return f"| {self.name} | {' | '.join(map(str, counts))} |"
 
 
 class TooSlowError(BaseException):
@@ -78,6 +81,7 @@ def run(reader: Reader, folder: Path, inputs: int, seed: int, keep: Path | None 
     files = reader.make(good)
     reader.read(good)  # it is good
     contents = {path: path.read_bytes() for path in files}
+    start = time.monotonic()
     for number in range(inputs):
         rng = random.Random(f"{seed} {reader.name} {number}")
         path = rng.choice(files)
@@ -90,6 +94,7 @@ def run(reader: Reader, folder: Path, inputs: int, seed: int, keep: Path | None 
                 keep.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, keep / f"{reader.name.replace(' ', '-').replace('/', '-')}-{number}-{path.name}")
         path.write_bytes(contents[path])
+    report.seconds = time.monotonic() - start
     return report
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from sot_base.errors import UsageError
-from sot_base.safe_checkpoint import allowed, read_checkpoint
+from sot_base.safe_checkpoint import allowed, read_checkpoint, read_tensor
 
 STATE = {"w": torch.arange(3000.0).reshape(30, 100), "b": torch.ones(7, dtype=torch.int64)}
 
@@ -202,3 +202,31 @@ def test_a_stream_of_a_process_is_no_checkpoint(tmp_path):
 def test_reading_is_the_same_as_torchs(checkpoint):
     buffer = io.BytesIO(checkpoint.read_bytes())
     torch.testing.assert_close(read_checkpoint(checkpoint), torch.load(buffer, weights_only=True), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_single_tensor_from_bytes(zipped):
+    def bytes_of(value):
+        buffer = io.BytesIO()
+        torch.save(value, buffer, _use_new_zipfile_serialization=zipped)
+        return buffer.getvalue()
+
+    assert read_tensor(bytes_of(STATE["w"])).equal(STATE["w"])
+    with pytest.raises(ValueError, match="a saved dict where a dense tensor is expected"):
+        read_tensor(bytes_of(STATE))
+    with pytest.raises(ValueError, match="a saved Tensor where a dense tensor is expected"):
+        read_tensor(bytes_of(STATE["w"].to_sparse()))
+    with pytest.raises(ValueError, match="a tensor of shape"):
+        read_tensor(bytes_of(torch.zeros(1).expand(10**9, 10**9)))
+    for content in (b"", b"text", bytes_of(STATE["w"])[:-50], bytes_of(argparse.Namespace(a=1))):
+        with pytest.raises(ValueError, match=r"it is cut off, or no file of torch\.save|cut off or damaged"):
+            read_tensor(content)
+
+
+def test_plain_values_alone_are_read_without_their_checksums(checkpoint):
+    content = bytearray(checkpoint.read_bytes())
+    place = content.index(STATE["w"].numpy().tobytes()[400:440])
+    content[place] ^= 1
+    checkpoint.write_bytes(content)
+    assert read_checkpoint(checkpoint, verify=False)["epoch"] == 3
+    refused(checkpoint, r"cut off or damaged \(the checksum of .* differs\)")

@@ -51,7 +51,7 @@ def find_latest(folder: str | os.PathLike[str]) -> Path:
         raise UsageError(f"nothing to resume: no checkpoint in {Path(folder).resolve()}; leave out --resume")
     if len(files) == 1:
         return files[0]
-    return max(files, key=lambda file: read_checkpoint(file, mmap=True).get("progress", {}).get("updates", 0))
+    return max(files, key=lambda file: read_checkpoint(file, plain_values=True).get("progress", {}).get("updates", 0))
 
 
 def require_same(pairs: Iterable[tuple[str, Any, Any]]) -> None:
@@ -98,13 +98,40 @@ def restore(
     if task.has_ema():
         if "state_dict_ema" not in checkpoint:
             raise UsageError("--resume: the checkpoint has no averaged weights; leave out --model-ema")
-        task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict_ema"]), ema=True)
+        try:
+            task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict_ema"]), ema=True)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise UsageError(
+                f"--resume: the averaged weights do not fit the model ({reason}); give its options"
+            ) from error
     given = [{name: group[name] for name in _GIVEN if name in group} for group in optimizer.param_groups]
     try:
+        _check_groups(optimizer, checkpoint["optimizer"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"--resume: the checkpoint has another optimizer ({error}); give the same options") from error
+    except Exception as error:  # torch and timm meet almost any in a state that is none
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"--resume: the checkpoint has another optimizer ({reason}); give the same options") from error
     for group, values in zip(optimizer.param_groups, given, strict=True):
         group.update(values, initial_lr=values["lr"])
-    if checkpoint["amp_scaler"]:  # empty without a scaler
-        scaler.load_state_dict(checkpoint["amp_scaler"])
+    if checkpoint.get("amp_scaler"):  # empty without a scaler
+        try:
+            scaler.load_state_dict(checkpoint["amp_scaler"])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise UsageError(f"--resume: the checkpoint has no whole loss scaler ({error}); leave out --amp") from error
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Make sure that a state has the optimizer's hyper-parameters, each of its type: a step would fail otherwise.
+
+    Raises:
+        ValueError: naming the one that has not.
+    """
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for name in own.keys() & saved.keys() - {"params"}:
+            number = isinstance(own[name], (int, float)) and isinstance(saved[name], (int, float))
+            if not number and type(own[name]) is not type(saved[name]):
+                raise ValueError(f"{name} is {str(saved[name])[:60]}")
+    for number, entries in state["state"].items():
+        if not all(isinstance(entry, (torch.Tensor, int, float, type(None))) for entry in entries.values()):
+            raise ValueError(f"parameter {number} has no tensors")
