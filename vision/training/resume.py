@@ -23,6 +23,7 @@ import torch
 from timm.models import clean_state_dict
 
 from sot_base.errors import UsageError
+from sot_base.optimizer_state import check_optimizer_state
 from vision.cli.run_files import run_name
 from vision.models.weights.load import load_state
 from vision.models.weights.read import read_checkpoint
@@ -107,7 +108,7 @@ def restore(
             ) from error
     given = [{name: group[name] for name in _GIVEN if name in group} for group in optimizer.param_groups]
     try:
-        _check_groups(optimizer, checkpoint["optimizer"])
+        check_optimizer_state(optimizer.param_groups, checkpoint["optimizer"])
         optimizer.load_state_dict(checkpoint["optimizer"])
     except Exception as error:  # torch and timm meet almost any in a state that is none
         reason = " ".join(str(error).split())[:200]
@@ -119,19 +120,3 @@ def restore(
             scaler.load_state_dict(checkpoint["amp_scaler"])
         except (KeyError, RuntimeError, TypeError) as error:
             raise UsageError(f"--resume: the checkpoint has no whole loss scaler ({error}); leave out --amp") from error
-
-
-def _check_groups(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Make sure that a state has the optimizer's hyper-parameters, each of its type: a step would fail otherwise.
-
-    Raises:
-        ValueError: naming the one that has not.
-    """
-    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for name in own.keys() & saved.keys() - {"params"}:
-            number = isinstance(own[name], (int, float)) and isinstance(saved[name], (int, float))
-            if not number and type(own[name]) is not type(saved[name]):
-                raise ValueError(f"{name} is {str(saved[name])[:60]}")
-    for number, entries in state["state"].items():
-        if not all(isinstance(entry, (torch.Tensor, int, float, type(None))) for entry in entries.values()):
-            raise ValueError(f"parameter {number} has no tensors")
