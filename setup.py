@@ -8,14 +8,15 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
-TEXT = ["tokenizers>=0.15", "tqdm>=4.60", "safetensors>=0.4", "scikit-learn>=1.3", "scipy>=1.10", "numpy>=1.24"]
-VISION = ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.3"]
+# Floors of tqdm, scikit-learn and filelock: the first versions without a published vulnerability.
+TEXT = ["tokenizers>=0.15", "tqdm>=4.66.3", "safetensors>=0.4", "scikit-learn>=1.5", "scipy>=1.10", "numpy>=1.24"]
+VISION = ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.5"]
 EXTRAS = {
     "fairseq": [
         *TEXT,
         "ve-fairseq>=0.12.3,<0.13",
         "regex>=2022.1",
-        "filelock>=3.12",
+        "filelock>=3.20.1",
         "sentencepiece>=0.2",
         "sacremoses>=0.1",
     ],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -15,6 +16,30 @@ from sot_core.projection import PROJECTIONS
 from sot_core.published_form import read_published
 
 __all__ = ["HeadConfig"]
+
+MAX_INTEGER = 2**31  # what torch takes as a size
+OPTIONAL = ("k_dim", "cls_pooler_dim", "num_singular_values")
+
+
+def _is_integer(value: Any, lowest: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= int(value) < MAX_INTEGER
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (
+        ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim"),
+        partial(_is_integer, lowest=1),
+        "a positive integer",
+    ),
+    (("num_classes",), partial(_is_integer, lowest=0), "an integer of at least 0"),
+    (("num_iters", "num_singular_values"), partial(_is_integer, lowest=-MAX_INTEGER), "an integer"),
+    (("alpha", "residual_eps", "drop_rate", "cls_pooler_drop_rate"), _is_number, "a number"),
+    (("proj_bias", "recompute", "has_cls_token"), lambda value: isinstance(value, bool), "True or False"),
+)
 
 
 @dataclass(frozen=True)
@@ -87,17 +112,11 @@ class HeadConfig:
             check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps, exact)
 
     def _check_numbers(self) -> None:
-        for name in ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim"):
-            value = getattr(self, name)
-            if value is None and name in ("k_dim", "cls_pooler_dim"):
-                continue
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if not isinstance(self.num_classes, Integral) or self.num_classes < 0:
-            raise ValueError(f"num_classes must be an integer of at least 0, got {self.num_classes!r}")
-        for name in ("alpha", "residual_eps", "drop_rate", "cls_pooler_drop_rate"):
-            if not isinstance(getattr(self, name), Real):
-                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
+        for names, is_right, description in KINDS:
+            for name in names:
+                value = getattr(self, name)
+                if not is_right(value) and not (value is None and name in OPTIONAL):
+                    raise ValueError(f"{name} must be {description}, got {value!r}")
         for name in ("drop_rate", "cls_pooler_drop_rate"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")

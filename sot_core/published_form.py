@@ -24,6 +24,8 @@ PUBLISHED_NORMALIZATIONS = {
 
 def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Translate a head dictionary, published form or field names, to fields of `HeadConfig`."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a head's dictionary is expected, got {values!r}")
     settings: dict[str, Any] = {}
     for key in sorted(values, key=lambda key: _PRIORITY.get(key, 1)):
         value = values[key]
@@ -52,13 +54,13 @@ def _type(value: Any) -> dict[str, Any]:
         return {"fusion": "cls"}
     if value == "fc":  # a linear layer to 1280 before the classifier of the class token
         return {"fusion": "cls", "cls_pooler_dim": 1280, "cls_pooler_activation": "none"}
-    if value not in PUBLISHED_POOLINGS:
+    if value not in [*PUBLISHED_POOLINGS]:  # a list takes values that have no hash
         raise ValueError(f"Unknown type {value!r}, expected one of {[*PUBLISHED_POOLINGS, 'fc', None]}")
     return {"pooling": PUBLISHED_POOLINGS[value]}
 
 
 def _normalization_type(value: Any) -> dict[str, Any]:
-    if value not in PUBLISHED_NORMALIZATIONS:
+    if value not in [*PUBLISHED_NORMALIZATIONS]:
         raise ValueError(f"Unknown normalization type {value!r}, expected one of {list(PUBLISHED_NORMALIZATIONS)}")
     return {"normalization": PUBLISHED_NORMALIZATIONS[value]}
 
@@ -69,7 +71,7 @@ def _regular(value: Any) -> dict[str, Any]:
     rate = value.p if isinstance(value, nn.Dropout) else value
     if not isinstance(rate, Real):
         raise ValueError(f"regular must be a dropout or its rate, got {value!r}")
-    return {"drop_rate": float(rate)}
+    return {"drop_rate": rate}
 
 
 def _args(value: Any) -> dict[str, Any]:
@@ -111,9 +113,9 @@ _TOP: dict[str, Callable[[Any], dict[str, Any]]] = {
 _PRIORITY = {"MGCrP_q": 0, "MGCrP_k": 0, "type": 2}  # later ones overrule: num_heads; None and "fc" the fusion_type
 
 
-def unknown_key(key: str, where: str, valid: Iterable[str]) -> ValueError:
+def unknown_key(key: Any, where: str, valid: Iterable[str]) -> ValueError:
     """The error for a key nobody knows, with the nearest valid one."""
     names = sorted(valid)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of {names}"
     return ValueError(f"Unknown key {key!r} in {where}; {hint}")

@@ -1,7 +1,7 @@
 """fairseq plug-in of the SoT toolkit: pass this folder to ``--user-dir``.
 
 Importing it registers the task and criterion ``sentence_prediction_mgcrp``, the model ``sot_bert`` and XLM-R's
-architectures with fairseq, allows ``torch.load`` to read fairseq's checkpoints safely, and lets fairseq gather logged
+architectures with fairseq, lets fairseq load checkpoints safely and evaluate no strings, and lets it gather logged
 values on the CPU too.
 """
 
@@ -10,7 +10,7 @@ from sot_fairseq.fairseq_patches.quiet_import import quiet_import
 with quiet_import():
     from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
     from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
-    from sot_fairseq.fairseq_patches.safe_loading import allow_fairseq_checkpoints
+    from sot_fairseq.fairseq_patches.safe_loading import load_safely
     from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
     from sot_fairseq.models import sot_xlmr as _xlmr  # noqa: F401
@@ -20,7 +20,7 @@ with quiet_import():
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 
-allow_fairseq_checkpoints()
+load_safely()
 gather_on_cpu_too()
 report_non_finite_values()
 prepare_command_line(__path__[0])

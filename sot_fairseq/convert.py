@@ -25,11 +25,12 @@ import torch
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
+from sot_base.small_files import read_json
 from sot_fairseq.pretrained.arch_args import bert_model_args
-from sot_text.formats.architecture import BertArchitecture, read_json
+from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import FairseqBert, bert_to_fairseq
 from sot_text.formats.checkpoint_file import read_bert_weights
-from sot_text.formats.tokenizer_json import read_tokenizer_json
+from sot_text.formats.tokenizer_json import read_word_pieces
 from sot_text.formats.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
 
 __all__ = ["convert", "find_weights"]
@@ -67,7 +68,9 @@ def convert(
     output = Path(output_dir).resolve()
     _check_output(output)
     config = weights.parent / "config.json"
-    architecture = BertArchitecture.from_hf_config(read_json(config), str(config.resolve()))
+    architecture = BertArchitecture.from_hf_config(
+        read_json(config, dict[str, Any], "put it beside the weights"), str(config.resolve())
+    )
     pieces, settings = _read_tokenizer(weights.parent, vocab, lower_case)
     bert = bert_to_fairseq(read_bert_weights(weights), architecture, fairseq_order(pieces), str(weights.resolve()))
     _log(weights, architecture, bert)
@@ -126,7 +129,7 @@ def _read_tokenizer(
     file = Path(vocab) if vocab is not None else folder / "vocab.txt"
     if vocab is None and not file.exists() and (folder / "tokenizer.json").exists():
         file = folder / "tokenizer.json"
-    pieces = read_tokenizer_json(file) if file.suffix == ".json" else read_vocab(file)
+    pieces = read_word_pieces(file) if file.suffix == ".json" else read_vocab(file)
     return pieces, read_settings(file, pieces, lower_case)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from sot_base.atomic import atomic_file
 from sot_base.download.file import sha256_of
 from sot_base.errors import UsageError, run_main
+from sot_base.small_files import read_json
 from sot_fairseq import preprocess
 from sot_fairseq.data.binarize import find_data
 from sot_fairseq.data.header import DataHeader
@@ -123,12 +124,9 @@ def _check_same_run(output: Path, run: dict[str, Any]) -> None:
     file = output / RUN_FILE
     if not any(output.glob("*/seed-*/checkpoint_*.pt")):
         return
-    try:
-        old = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except ValueError as error:
-        raise UsageError(f"not a JSON file ({error}): {file.absolute()}; give another OUT_DIR") from None
+    old = read_json(file, dict[str, Any], "give another OUT_DIR") if file.is_file() else {}
     names = [name for name in run if name not in ("source", "data") and old.get(name) != run[name]]
-    differing = [f"{name} {old.get(name)}, now {run[name]}" for name in names]
+    differing = [f"{name} {str(old.get(name))[:60]}, now {run[name]}" for name in names]
     differing += ["the data files"] if old.get("data", run["data"]) != run["data"] else []
     if differing:
         raise UsageError(

@@ -14,11 +14,14 @@ import argparse
 import json
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
+from sot_base.small_files import read_json
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.prediction.predictor import from_pretrained
 from sot_fairseq.prepare import RUN_FILE
@@ -31,7 +34,46 @@ REPORTED = TABLES / "reported.tsv"
 REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
 
 
-def collect(out_dir: Path) -> dict[str, Any]:
+class Summary(TypedDict):
+    """A metric over seeds; the deviation is that of a sample, None for one seed."""
+
+    n: int
+    mean: float
+    std: float | None
+    median: float
+
+
+class SeedResults(TypedDict):
+    """A training: ``{split: {metric: percent}}``, and its command where it is known."""
+
+    metrics: dict[str, dict[str, float]]
+    command: str | None
+
+
+class HeadResults(TypedDict):
+    """The trainings of a head by seed, and ``{split: {metric: summary}}``."""
+
+    seeds: dict[str, SeedResults]
+    summary: dict[str, dict[str, Summary]]
+
+
+class Results(TypedDict):
+    """The content of ``results.json``."""
+
+    task: str
+    encoder: str | None
+    metric: str
+    unit: str
+    heads: dict[str, HeadResults]
+
+
+class _Run(msgspec.Struct):
+    """What is read of ``run.json``."""
+
+    encoder: str | None
+
+
+def collect(out_dir: Path) -> Results:
     """Evaluate every checkpoint of a run.
 
     Args:
@@ -68,29 +110,30 @@ def collect(out_dir: Path) -> dict[str, Any]:
     for head in heads.values():
         head["summary"] = summarize([seed["metrics"] for seed in head["seeds"].values()])
     run = out_dir / RUN_FILE
-    encoder = json.loads(run.read_text(encoding="utf-8"))["encoder"] if run.exists() else None
+    encoder = read_json(run, _Run, "remove it, or run the script again").encoder if run.exists() else None
     return {"task": header.task, "encoder": encoder, "metric": header.main_metric, "unit": "percent", "heads": heads}
 
 
-def read_saved(out_dir: Path) -> dict[str, Any]:
+def read_saved(out_dir: Path) -> Results:
     """Read a run's ``results.json``.
 
     Raises:
-        UsageError: if it is not there or not whole.
+        UsageError: if it is not there or not whole, naming the entry.
     """
     path = out_dir / RESULTS
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"no {RESULTS}: {out_dir.absolute()}; leave out --saved, or run the script again") from None
-    except ValueError as error:
-        raise UsageError(f"not a JSON file ({error}): {path.absolute()}; leave out --saved") from None
-    if not (isinstance(content, dict) and {"task", "heads"} <= content.keys()):
-        raise UsageError(f"no results of this command: {path.absolute()}; leave out --saved")
+    if not path.exists():
+        raise UsageError(f"no {RESULTS}: {out_dir.absolute()}; leave out --saved, or run the script again")
+    content = read_json(path, Results, "leave out --saved")
+    for name, head in content["heads"].items():
+        named = {(split, metric) for split, metrics in head["summary"].items() for metric in metrics}
+        for seed, run in head["seeds"].items():
+            measured = {(split, metric) for split, metrics in run["metrics"].items() for metric in metrics}
+            if not named <= measured:
+                raise UsageError(f"head {name}, seed {seed} lacks metrics: {path.absolute()}; leave out --saved")
     return content
 
 
-def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, Any]]]:
+def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, Summary]]:
     """Mean, standard deviation and median over seeds of ``{split: {metric: value}}``."""
     return {
         split: {
@@ -116,7 +159,7 @@ def read_reported() -> dict[tuple[str, ...], float]:
     return {tuple(row[key] for key in REPORTED_KEYS): row["value"] for row in rows}
 
 
-def table(runs: dict[str, dict[str, Any]]) -> str:
+def table(runs: dict[str, Results]) -> str:
     """A Markdown table of ``{run name: content of results.json}``."""
     reported = read_reported()
     rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "reported", "seeds")]

@@ -30,7 +30,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import optuna
 from filelock import FileLock, Timeout
 from optuna.storages import JournalStorage
@@ -40,13 +42,20 @@ from optuna.trial import TrialState
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
+from sot_base.small_files import read_json
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_fairseq.runs.search_space import Parameter, command_words, parse_parameter
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["Sweep", "main"]
 
 OWN_OPTIONS = ("--seed", "--save-dir")
 SHOWN = 5  # settings in the table
+
+
+class _RunResult(msgspec.Struct):
+    """What is noted of a finished training."""
+
+    value: float
 
 
 class Sweep:
@@ -82,7 +91,7 @@ class Sweep:
         self.maximize = "--maximize-best-checkpoint-metric" in words
         settings = {"words": self.words, "parameters": [repr(p) for p in parameters], "seeds": self.seeds}
         file = folder / "sweep.json"
-        if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != settings:
+        if file.is_file() and read_json(file, dict[str, Any], "give another folder") != settings:
             raise UsageError(f"another sweep is in the folder: {folder.absolute()}; give another one")
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as temporary:
@@ -172,14 +181,13 @@ class Sweep:
                     None,
                     f"fairseq-train failed ({' '.join(last).removeprefix('error: ')}): {log.absolute()}; see it",
                 )
-            state = read_fairseq_checkpoint(save_dir / "checkpoint_last.pt")
+            state = read_checked_checkpoint(save_dir / "checkpoint_last.pt")
             with atomic_file(result) as temporary:
                 temporary.write_text(json.dumps({"value": float(state["extra_state"]["best"])}) + "\n")
         if not self.keep_checkpoints:
             for checkpoint in save_dir.glob("checkpoint*.pt"):
                 checkpoint.unlink()
-        value: float = json.loads(result.read_text())["value"]
-        return value, ""
+        return read_json(result, _RunResult, "remove it to train this run again").value, ""
 
     def write_csv(self, study: optuna.Study) -> None:
         """Write ``runs.csv``: trial, seed, the parameters and the metric, a row for each finished training."""

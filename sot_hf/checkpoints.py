@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from safetensors import safe_open
 
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import check_records
+from sot_base.small_files import read_json
 from sot_hf.configuration import SoTConfig
 
 __all__ = ["STATE", "check_same_model", "check_whole", "clear_output", "find_checkpoints", "find_models"]
@@ -81,8 +84,22 @@ def _step(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
+class _TrainerState(msgspec.Struct):
+    """What transformers goes on from, in ``trainer_state.json``."""
+
+    epoch: float | None
+    global_step: int
+    max_steps: int
+    num_train_epochs: int
+    log_history: list[dict[str, Any]]
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    stateful_callbacks: dict[str, Any] = {}
+
+
 def _read_json(file: Path) -> None:
-    json.loads(file.read_text(encoding="utf-8"))
+    read_json(file, _TrainerState if file.name == STATE else dict[str, Any])
 
 
 def _read_safetensors(file: Path) -> None:
@@ -91,8 +108,9 @@ def _read_safetensors(file: Path) -> None:
 
 
 def _read_torch(file: Path) -> None:
-    with zipfile.ZipFile(file):  # the directory is at its end
-        pass
+    if not zipfile.is_zipfile(file):
+        raise ValueError("it is cut off")
+    check_records(file)
 
 
 _READERS: dict[str, Callable[[Path], object]] = {

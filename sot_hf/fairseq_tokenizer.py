@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from sot_base.errors import UsageError
-from sot_text.formats.architecture import read_json
-from sot_text.formats.dictionary import MASK, SPECIALS, read_dictionary, write_dictionary
-from sot_text.formats.tokenizer_json import read_tokenizer_json
+from sot_base.small_files import read_json, read_text
+from sot_text.formats.dictionary import MASK, MAX_BYTES, SPECIALS, TokenId, read_dictionary, write_dictionary
+from sot_text.formats.tokenizer_json import TokenizerJson, read_word_pieces
 from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, write_dict
 
 __all__ = ["bert_tokenizer", "read_bert_vocab", "roberta_tokenizer", "save_bert_files", "save_roberta_files"]
@@ -26,7 +26,7 @@ BERT_NAMES |= {"mask_token": LAST}
 def read_bert_vocab(folder: Path) -> list[str]:
     """The word pieces of a folder with ``vocab.txt`` or ``tokenizer.json``, by their numbers."""
     vocab = folder / "vocab.txt"
-    return read_vocab(vocab) if vocab.is_file() else read_tokenizer_json(folder / "tokenizer.json")
+    return read_vocab(vocab) if vocab.is_file() else read_word_pieces(folder / "tokenizer.json")
 
 
 def bert_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
@@ -75,7 +75,7 @@ def roberta_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
     Raises:
         UsageError: If the dictionary lacks a token of the BPE, which it would turn into ``<unk>``.
     """
-    encoder = read_json(folder / "encoder.json")
+    encoder = read_json(folder / "encoder.json", dict[str, TokenId], "get it again", MAX_BYTES)
     entries = read_dictionary(folder / "dict.txt")
     token_of = {str(number): token for token, number in encoder.items()}
     names = [*SPECIALS, *(token_of.get(entry, entry) for entry, _ in entries), MASK]
@@ -85,9 +85,14 @@ def roberta_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
         raise UsageError(
             f"{len(missing)} tokens of encoder.json are not in dict.txt: {folder.absolute()}; get them again"
         )
-    lines = (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    lines = read_text(folder / "vocab.bpe", "get it again").split("\n")[1:-1]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
-    core = Tokenizer(models.BPE(numbers, merges, unk_token=SPECIALS[3]))
+    try:
+        core = Tokenizer(models.BPE(numbers, merges, unk_token=SPECIALS[3]))
+    except Exception as error:  # the Rust library raises a bare Exception
+        raise UsageError(
+            f"encoder.json and vocab.bpe do not fit together ({str(error)[:200]}): {folder.absolute()}"
+        ) from None
     core.normalizer = normalizers.Strip()
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -111,17 +116,12 @@ def save_roberta_files(source: Path, folder: Path, dictionary: Path) -> None:
         UsageError: If ``tokenizer.json`` is no byte-level BPE with RoBERTa's special tokens in fairseq's places.
     """
     file = source / "tokenizer.json"
-    content = read_json(file)
-    core = content.get("model", {})
-    if core.get("type") != "BPE":
-        raise UsageError(f"no byte-level BPE: {file.absolute()}; give the tokenizer of a RoBERTa")
-    numbers: dict[str, int] = dict(core["vocab"])
-    for token in content.get("added_tokens", []):
-        numbers.setdefault(token["content"], token["id"])
+    content = TokenizerJson.load(file, "BPE", "give the tokenizer of a RoBERTa")
+    numbers = content.numbers
     names = sorted(numbers, key=numbers.__getitem__)
     if tuple(names[: len(SPECIALS)]) != SPECIALS or names[-1] != MASK:
         raise UsageError(f"not {' '.join(SPECIALS)} first and {MASK} last: {file.absolute()}; give that of a RoBERTa")
-    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in core["merges"]]
+    merges = content.merges
     tokens = set(pre_tokenizers.ByteLevel.alphabet()) | {left + right for left, right in merges}
     encoder, entries = _number_tokens(names[len(SPECIALS) : -1], tokens)
     (folder / "encoder.json").write_text(json.dumps(encoder), encoding="utf-8")

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer
 
 from sot_base.errors import UsageError
+from sot_hf.safe_resume import SafeResumeTrainer
 
 __all__ = ["HeadTrainer"]
 
 
-class HeadTrainer(Trainer):
+class HeadTrainer(SafeResumeTrainer):
     """`Trainer` whose head learns at a multiple of the learning rate; schedulers keep the multiple.
 
     Args:

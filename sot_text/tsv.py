@@ -19,6 +19,7 @@ from sot_base.errors import UsageError
 __all__ = ["TsvTable", "read_tsv"]
 
 BLOCK = 2**16  # bytes split at once; with more, the garbage collector goes through the many rows again and again
+MAX_LINE = 2**24  # bytes
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def read_tsv(
     for name in wanted:
         if header.count(name) != 1:
             problem = "no column" if name not in header else "more than one column"
-            found = ", ".join(header) if any(header) else "nothing"
+            found = _shown(header) if any(header) else "nothing"
             raise UsageError(f"{problem} {name!r}: {path} line 1 has {found}; name the columns in the first line")
     table = TsvTable(path, {name: [] for name in wanted}, [], [])
     for block in itertools.chain([first], blocks):
@@ -106,7 +107,9 @@ def _line_blocks(path: Path) -> Iterator[list[str]]:
     try:
         with path.open("rb") as stream:
             number = 1
-            while raw := stream.read(BLOCK) + stream.readline():
+            while raw := stream.read(BLOCK) + stream.readline(MAX_LINE):
+                if len(raw) >= BLOCK + MAX_LINE:
+                    raise UsageError(f"a line of more than {MAX_LINE >> 20} MiB: {path}; it is no table of texts")
                 if number == 1:
                     raw = raw.removeprefix(BOM_UTF8)
                 try:
@@ -129,5 +132,10 @@ def _wrong_count(path: Path, number: int, found: int, header: Sequence[str]) -> 
     fields = "1 field" if found == 1 else f"{found} fields"
     return (
         f"{fields} where {len(header)} are expected: {path} line {number}; "
-        f"give each of {', '.join(header)}, with one tab between them"
+        f"give each of {_shown(header)}, with one tab between them"
     )
+
+
+def _shown(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -24,11 +24,3 @@ def float64():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _allowed_classes():
-    """What torch.load may read stays allowed: `torch.serialization.safe_globals` forgets what it is given."""
-    allowed = torch.serialization.get_safe_globals()
-    yield
-    torch.serialization.add_safe_globals(allowed)

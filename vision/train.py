@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         result = run(args)
         if result is not None:
-            print(f"best top-1: {result.best:.2f} %, checkpoint {result.checkpoint}")  # noqa: T201
+            print(result.line("top-1"))  # noqa: T201
 
 
 def _validate(args: Namespace) -> None:
@@ -58,7 +58,7 @@ def _validate(args: Namespace) -> None:
         raise UsageError("--eval has no checkpoint; give it as --resume PATH")
     options = vars(parse_args(validate_parser(), []))
     shared = {name: value for name, value in vars(args).items() if name in options}
-    model = None if "recipe" in read_checkpoint(path, mmap=True) else args.model
+    model = None if "recipe" in read_checkpoint(path, plain_values=True) else args.model
     validate(Namespace(**{**options, **shared, "checkpoint": str(path), "model": model}))
 
 

@@ -6,6 +6,7 @@ Environment variables:
 * ``SOT_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``): no connection is made;
 * ``SOT_MIRROR``: a base address (``https://mirror.example.org/files``) that replaces the scheme and host of every
   address, for a network of its own;
+* ``SOT_ALLOW_HTTP=1``: addresses and redirects may be http, too, not https alone;
 * ``https_proxy``, ``http_proxy``, ``no_proxy``: as :mod:`urllib` reads them.
 
 Imports the standard library and tqdm only, so that a download starts at once.
@@ -23,9 +24,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
-from sot_base.download.transfer import Part, Refused, TransferCut, transfer
+from sot_base.download.transfer import Part, Refused, TransferCut, is_secure, transfer
 
 __all__ = ["RemoteFile", "cache_dir", "download", "is_offline", "locked", "sha256_of"]
 
@@ -41,7 +43,7 @@ class RemoteFile:
     """A published file.
 
     Args:
-        url: Its http or https address.
+        url: Its https address.
         sha256: Its published checksum; None where none is known.
         size: Its published size in bytes.
     """
@@ -107,6 +109,8 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
             variable = " and ".join(_forbidding())
             raise _mistake(f"not downloaded, {variable} is set: {remote.url}; unset it, or {by_hand}")
         url = _mirrored(remote.url)
+        if not is_secure(url):
+            raise _mistake(f"not an https address: {url}; set SOT_ALLOW_HTTP=1 if you trust the network, or {by_hand}")
         part = Part(target, url, remote.size)
         try:
             _fetch(part)
@@ -141,7 +145,7 @@ def _fetch(part: Part) -> None:
             transfer(part)
             return
         except TransferCut as cut:
-            failures = 0 if part.length > most else failures + 1
+            failures = 0 if part.length > most and not cut.slow else failures + 1
             most = max(most, part.length)
             answered = answered or cut.reached
             if failures > RETRIES or not answered:
@@ -171,10 +175,14 @@ def _mirrored(url: str) -> str:
 
 @contextlib.contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Hold ``.<target>.lock`` beside `target`; a second process waits for the first."""
+    """Hold ``.<target>.lock`` beside `target`; a second process waits for the first.
+
+    Raises:
+        UsageError: If a link lies in its place: what it points to is not touched.
+    """
     path = target.with_name(f".{target.name}.lock")
     while True:
-        file = path.open("w")
+        file = _open_lock(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -188,6 +196,15 @@ def locked(target: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         file.close()
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _mistake(f"a link where a lock is to be: {path}; remove it") from None
 
 
 def _mistake(message: str) -> Exception:

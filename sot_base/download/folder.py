@@ -127,6 +127,6 @@ def _from_archive(source: Source, folder: Path, files: Sequence[str], force: boo
 
 def _read_checksums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     matches = [re.fullmatch(r"([0-9a-f]{64})  (.+)", line) for line in lines]
     return {match[2]: match[1] for match in matches if match}

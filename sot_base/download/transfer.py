@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tqdm import tqdm
 
-__all__ = ["Part", "Refused", "TransferCut", "transfer"]
+__all__ = ["Part", "Refused", "TransferCut", "is_secure", "transfer"]
 
 TIMEOUT = 30.0  # seconds without a byte
+WINDOW = 60.0  # seconds over which a connection must bring SLOWEST bytes a second
+SLOWEST = 1024
+LARGEST = 2**36  # bytes, of a file whose size nobody states
 BLOCK = 2**18  # bytes
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 NOTED = ("url", "validator", "size", "sha256")
@@ -28,11 +33,13 @@ class TransferCut(Exception):  # noqa: N818
     Args:
         reason: What happened.
         reached: Whether the server had answered.
+        slow: Whether it was too slow, so that a few more bytes are no reason to go on.
     """
 
-    def __init__(self, reason: object, reached: bool) -> None:
+    def __init__(self, reason: object, reached: bool, slow: bool = False) -> None:
         super().__init__(str(reason) or type(reason).__name__)
         self.reached = reached
+        self.slow = slow
 
 
 class Refused(Exception):  # noqa: N818
@@ -68,12 +75,14 @@ class Part:
         else:
             self.discard()
 
-    def _read_notes(self) -> dict[str, object]:
+    def _read_notes(self) -> dict[str, Any]:
         try:
             noted = json.loads(self.notes.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
-        return noted if isinstance(noted, dict) else {}
+        kinds = {"url": str, "validator": str | None, "size": int | None, "sha256": str | None}
+        whole = isinstance(noted, dict) and all(isinstance(noted.get(name), kind) for name, kind in kinds.items())
+        return noted if whole else {}
 
     @property
     def length(self) -> int:
@@ -107,8 +116,9 @@ def transfer(part: Part) -> None:
     """Transfer what is missing of a file.
 
     Raises:
-        TransferCut: If the connection fails or ends early; what has arrived is kept.
-        Refused: If the server does not have the file, or has one of another size than the published.
+        TransferCut: If the connection fails, ends early or is too slow; what has arrived is kept.
+        Refused: If the server does not have the file, has one of another size than the published, sends more than it
+            says, or redirects to an address that is not secure.
         OSError: If the part cannot be written.
     """
     headers = {"User-Agent": "sot-toolkit", "Accept-Encoding": "identity"}
@@ -127,25 +137,66 @@ def transfer(part: Part) -> None:
             total=size, initial=start, desc=part.name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
         )
         with bar, part.path.open("ab" if start else "wb") as file:
+            limit = size or part.published_size or LARGEST
+            left, speed = limit - start, _Speed()
             while block := _read(response):
+                left -= len(block)
+                if left < 0:
+                    break
                 file.write(block)
                 bar.update(len(block))
+                speed.count(len(block))
             file.flush()
             os.fsync(file.fileno())
+    if left < 0:
+        part.discard()
+        raise Refused(f"the server sends more than {limit} bytes")
     if size is not None and part.length != size:
         if part.length > size:
             part.discard()
         raise TransferCut(f"the connection ended after {part.length} of {size} bytes", reached=True)
 
 
+class _Speed:
+    """Watches how fast bytes come."""
+
+    def __init__(self) -> None:
+        self.start, self.bytes = time.monotonic(), 0
+
+    def count(self, size: int) -> None:
+        """Count bytes that have come.
+
+        Raises:
+            TransferCut: If there were too few in the last window of time.
+        """
+        self.bytes += size
+        seconds = time.monotonic() - self.start
+        if seconds < WINDOW:
+            return
+        if self.bytes < SLOWEST * seconds:
+            raise TransferCut(f"slower than {SLOWEST} bytes a second", reached=True, slow=True)
+        self.start, self.bytes = time.monotonic(), 0
+
+
+def is_secure(url: str) -> bool:
+    """Tell whether an address may be used: https; http on this machine, or where ``SOT_ALLOW_HTTP=1`` allows it."""
+    parts = urlsplit(url)
+    if parts.scheme == "http":
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        return local or os.environ.get("SOT_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+    return parts.scheme == "https" and bool(parts.hostname)
+
+
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirections, and keeps the checksum that Hugging Face states on the way."""
+    """Follows redirections to secure addresses, and keeps the checksum that Hugging Face states on the way."""
 
     sha256: str | None = None
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> Request | None:
+        if not is_secure(newurl):
+            raise Refused(f"a redirect to {newurl.partition('?')[0]}, which is not https")
         self.sha256 = _linked_sha256(headers) or self.sha256
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

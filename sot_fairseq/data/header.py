@@ -7,14 +7,21 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from sot_base.errors import UsageError
+from sot_base.schema import of_type
+from sot_base.small_files import read_json
+from sot_text.formats.dictionary import TokenId
+from sot_text.metrics import METRICS
 
 __all__ = ["HEADER", "DataHeader", "SplitCounts"]
 
 HEADER = "preprocess.json"
 FORMAT_VERSION = 1
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True)
@@ -32,12 +39,12 @@ class SplitCounts:
     """
 
     source: str
-    rows: int
+    rows: Count
     labelled: bool
-    tokens: int
-    longest: int
-    truncated: int
-    skipped: int
+    tokens: Count
+    longest: Count
+    truncated: Count
+    skipped: Count
 
 
 @dataclass(frozen=True)
@@ -70,14 +77,14 @@ class DataHeader:
     label_range: tuple[float, float] | None
     metrics: tuple[str, ...]
     main_metric: str
-    num_inputs: int
+    num_inputs: Literal[1, 2]
     bpe: str
     lower_case: bool | None
     vocab_file: str
     vocab_sha256: str
-    init_token: int
-    separator_token: int | None
-    max_length: int | None
+    init_token: TokenId
+    separator_token: TokenId | None
+    max_length: Annotated[int, Meta(gt=0)] | None
     splits: dict[str, SplitCounts]
     moses_detokenize: bool = False
     format_version: int = FORMAT_VERSION
@@ -101,18 +108,11 @@ class DataHeader:
         """
         path = Path(folder) / HEADER
         advice = "make the folder with python -m sot_fairseq.preprocess"
-        try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read {HEADER} ({error.strerror}): {path.absolute()}; {advice}") from None
-        except ValueError as error:
-            raise UsageError(f"not a JSON file ({error}): {path.absolute()}; {advice}") from None
-        if not isinstance(content, dict) or content.get("format_version") != FORMAT_VERSION:
+        content = read_json(path, dict[str, Any], advice)
+        if content.get("format_version") != FORMAT_VERSION:
             raise UsageError(f"not of format version {FORMAT_VERSION}: {path.absolute()}; {advice}")
-        try:
-            content["splits"] = {name: SplitCounts(**counts) for name, counts in content["splits"].items()}
-            for name in ("labels", "metrics", "label_range"):
-                content[name] = None if content[name] is None else tuple(content[name])
-            return cls(**content)
-        except (AttributeError, KeyError, TypeError):
-            raise UsageError(f"entries are missing or unknown: {path.absolute()}; {advice}") from None
+        header = of_type(content, cls, str(path.absolute()), advice)
+        unknown = {*header.metrics, header.main_metric} - METRICS.keys()
+        if unknown:
+            raise UsageError(f"unknown metrics {', '.join(sorted(unknown))}: {path.absolute()}; {advice}")
+        return header

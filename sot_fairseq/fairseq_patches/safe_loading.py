@@ -1,52 +1,128 @@
-"""Safe loading of fairseq checkpoints: the few classes they hold besides tensors are allowed by name.
+"""Safe loading of fairseq checkpoints: no pickle runs, and nothing is built from a configuration that was not checked.
 
-``torch.load`` reads checkpoints with ``weights_only=True``, which refuses every class that is not on a list. Nothing
-here, and no option of the toolkit, turns that off.
+Files are read by :mod:`sot_base.safe_checkpoint`. What fairseq then takes from them, its options, goes through
+:mod:`sot_fairseq.fairseq_patches.checkpoint_config`.
 """
 
 from __future__ import annotations
 
-import argparse
+import collections
+import functools
+import os
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
+from fairseq import checkpoint_utils
+from fairseq.dataclass.utils import overwrite_args_by_name
+from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
+from omegaconf.base import ContainerMetadata, Metadata
 
-__all__ = ["allow_fairseq_checkpoints"]
+from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import allowed, harmless_classes
+from sot_fairseq.fairseq_patches.checkpoint_config import check_configuration
+from sot_fairseq.fairseq_patches.checkpoint_sizes import check_sizes
+from sot_fairseq.fairseq_patches.plain_values import replace_eval
+from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
+
+__all__ = ["load_safely", "read_checked_checkpoint", "upgrade"]
 
 
-def allow_fairseq_checkpoints() -> None:
-    """Allow what fairseq's own checkpoints hold: its options, and a best metric that is a numpy number.
+def load_safely() -> None:
+    """Let everything in fairseq load checkpoints through :func:`read_checked_checkpoint`, and evaluate no strings.
 
-    With several processes, rank 0 also sends the checkpoint to the others through ``torch.save`` and ``torch.load``,
-    with its tensors taken out and its options as an omegaconf container.
+    With several processes, rank 0 sends the checkpoint to the others through ``torch.save`` and ``torch.load``, with
+    its tensors taken out and its options in omegaconf's containers.
+    """
+    replace_eval()
+    checkpoint_utils.load_checkpoint_to_cpu = _load_checkpoint_to_cpu
+    plain = harmless_classes()
+    sent = (*plain, *omegaconf_classes(), distributed_utils._TensorPlaceholder)
+    for module, name, classes in (
+        (checkpoint_utils, "load_ema_from_checkpoint", plain),  # takes tensors alone
+        (distributed_utils, "_broadcast_object_slow", sent),
+    ):
+        stock = getattr(module, name)
+        if not hasattr(stock, "is_safe"):
+            setattr(module, name, _with_classes(stock, classes))
+
+
+def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False, lazy: bool = True) -> dict[str, Any]:
+    """Read a fairseq checkpoint and check its configuration.
+
+    Args:
+        path: The file.
+        to_build: Whether a model is built from the configuration: its sizes must then be those of the tensors.
+        lazy: As of :func:`sot_base.safe_checkpoint.read_checkpoint`.
+
+    Raises:
+        UsageError: As :func:`sot_text.formats.checkpoint_file.read_fairseq_checkpoint`, or with the option of the
+            configuration that is not allowed.
+    """
+    state = read_fairseq_checkpoint(path, omegaconf_classes(), lazy)
+    where = os.path.abspath(path)
+    if not isinstance(state["model"], Mapping):
+        raise UsageError(f"no tensors under 'model': {where}; give a fairseq checkpoint")
+    check_configuration(state, where)
+    if to_build:
+        check_sizes(state, where)
+    return state
+
+
+def _load_checkpoint_to_cpu(
+    path: str, arg_overrides: Mapping[str, Any] | None = None, load_on_all_ranks: bool = False
+) -> dict[str, Any]:
+    """Take the place of ``fairseq.checkpoint_utils.load_checkpoint_to_cpu``.
+
+    Callers that build a model from the checkpoint give overrides; a training, whose model exists, gives none.
+    """
+    if PathManager.path_requires_pathmanager(path):
+        raise UsageError(f"not a file on this machine: {path}; download it first")
+    state = read_checked_checkpoint(path, to_build=arg_overrides is not None, lazy=False)
+    return upgrade(state, arg_overrides or {}, os.path.abspath(path))
+
+
+def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Give a checked checkpoint the form that fairseq's present code expects, as its own function does.
+
+    Args:
+        state: The checkpoint; changed in place.
+        overrides: Options that replace those of the checkpoint.
+        where: The file, for messages.
+
+    Raises:
+        UsageError: If parts of it are missing or have other types.
     """
     try:
-        from numpy._core.multiarray import scalar
-    except ImportError:  # numpy < 2
-        from numpy.core.multiarray import scalar  # type: ignore[no-redef]
-    numbers = [type(np.dtype(name)) for name in ("float64", "float32", "int64")]
-    torch.serialization.add_safe_globals([argparse.Namespace, np.dtype, scalar, *numbers, *_broadcast_classes()])
+        if state.get("args") is not None:
+            vars(state["args"]).update(overrides)
+        if state.get("cfg") is not None:
+            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+            overwrite_args_by_name(state["cfg"], overrides)
+        upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"no whole fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
+        ) from None
+    return upgraded
 
 
-def _broadcast_classes() -> list[Any]:
-    import collections
-    import typing
+@functools.cache
+def omegaconf_classes() -> tuple[Any, ...]:
+    """What the options of a run are kept in: in old checkpoints, and in what processes send each other."""
+    containers = (DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata)
+    return (*containers, typing.Any, collections.defaultdict, dict, list, int)
 
-    from fairseq.distributed.utils import _TensorPlaceholder
-    from omegaconf import AnyNode, DictConfig, ListConfig
-    from omegaconf.base import ContainerMetadata, Metadata
 
-    return [
-        _TensorPlaceholder,
-        DictConfig,
-        ListConfig,
-        AnyNode,
-        ContainerMetadata,
-        Metadata,
-        typing.Any,
-        collections.defaultdict,
-        dict,
-        list,
-        int,
-    ]
+def _with_classes(stock: Callable[..., Any], classes: Iterable[Any]) -> Callable[..., Any]:
+    """Let ``torch.load`` build some classes while a function of fairseq runs."""
+
+    @functools.wraps(stock)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        with allowed(classes):
+            return stock(*args, **kwargs)
+
+    function.is_safe = True  # type: ignore[attr-defined]
+    return function

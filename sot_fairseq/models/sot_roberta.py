@@ -90,8 +90,12 @@ class SoTRobertaModel(RobertaModel):
             **kwargs: Passed to fairseq's own head.
 
         Raises:
-            UsageError: for a setting out of range, or an option that only fairseq's own head has.
+            UsageError: for a name that no module can have, a setting out of range, or an option that only fairseq's
+                own head has.
         """
+        heads = self.classification_heads
+        if not name or "." in name or (hasattr(heads, name) and name not in heads):
+            raise UsageError(f"not a name for a head: --classification-head-name {name!r}; give letters and digits")
         if head_settings is None or head_settings.get("fusion") == "cls":
             super().register_classification_head(name, num_classes, inner_dim, **kwargs)
             return

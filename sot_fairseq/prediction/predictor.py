@@ -17,10 +17,9 @@ from torch import Tensor
 from sot_base.errors import UsageError
 from sot_fairseq.data.dataset import SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
-from sot_fairseq.fairseq_patches.safe_loading import allow_fairseq_checkpoints
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, upgrade
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
 from sot_fairseq.tokenizers.tokenization import TextEncoder
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 from sot_text.metrics import compute_metrics
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
@@ -261,9 +260,8 @@ def from_pretrained(
         'entailment'
     """
     device = _find_device(device)
-    allow_fairseq_checkpoints()  # again: timm's loader, for one, forgets classes that were allowed before
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
-    state = read_fairseq_checkpoint(checkpoint)
+    state = read_checked_checkpoint(checkpoint, to_build=True)
     if not state.get("cfg") or state["cfg"]["task"].get("_name") != "sentence_prediction_mgcrp":
         raise UsageError(
             f"no classifier of this toolkit: {checkpoint.absolute()}; give one trained with "
@@ -286,8 +284,8 @@ def from_pretrained(
                 f"{', '.join(DESCRIPTION_FILES)} of the training data there, or give data="
             )
     overrides = {"data": str(folder), "classification_head_name": head, "load_checkpoint_heads": False}
-    del state
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
+    state = upgrade(state, overrides, str(checkpoint.absolute()))
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], state=state)
     tokenizer = folder / "tokenizer"
     header = DataHeader.load(folder) if (folder / HEADER).is_file() else None
     encoder = None

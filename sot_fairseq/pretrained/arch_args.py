@@ -6,13 +6,32 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from sot_base.errors import UsageError
-from sot_text.formats.architecture import BertArchitecture, read_json
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
+from sot_base.small_files import read_json
+from sot_fairseq.fairseq_patches.option_types import allowed_names
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
+from sot_text.formats.architecture import ACTIVATIONS, BertArchitecture, Size
 
 __all__ = ["bert_model_args", "fairseq_arch_args", "scratch_arch_args"]
+
+
+class _Description(msgspec.Struct):
+    """What ``architecture.json`` holds."""
+
+    arch: str
+    layers: Size
+    embed_dim: Size
+    ffn_dim: Size
+    heads: Size
+    max_positions: Size
+    token_types: Annotated[int, msgspec.Meta(ge=0)]
+    activation: Literal[tuple(dict.fromkeys(ACTIVATIONS.values()))]
+    layer_norm_eps: float
+
 
 HEAD_WIDTH = 64  # of an attention head at most, as in BERT and RoBERTa
 SIZES = (
@@ -52,10 +71,12 @@ def fairseq_arch_args(folder: str | os.PathLike[str]) -> list[str]:
     checkpoint = path / "model.pt" if path.is_dir() else path
     description = checkpoint.parent / "architecture.json"
     if description.is_file():
-        content = read_json(description)
-        arch = content.pop("arch")
-        return _flags(arch, bert_model_args(BertArchitecture(**content)))
-    state = read_fairseq_checkpoint(checkpoint)
+        found = read_json(description, _Description, "convert the encoder again")
+        if found.arch not in allowed_names()["model"]:
+            raise UsageError(f"arch {found.arch!r} is unknown: {description.absolute()}; convert the encoder again")
+        sizes = {name: getattr(found, name) for name in BertArchitecture.__dataclass_fields__}
+        return _flags(found.arch, bert_model_args(BertArchitecture(**sizes)))
+    state = read_checked_checkpoint(checkpoint)
     args = state["args"] if state.get("args") is not None else state["cfg"]["model"]
     args = args if isinstance(args, Mapping) else vars(args)
     arch = args.get("_name") or args.get("arch")

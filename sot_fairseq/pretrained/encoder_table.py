@@ -42,6 +42,11 @@ _BERT = ("model.safetensors|pytorch_model.bin", "config.json", "vocab.txt")
 
 CASED_VOCAB_SHA256 = "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"
 UNCASED_VOCAB_SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+BERT_REVISION = {  # model: the commit whose files are downloaded, which no later upload changes
+    "bert-base-cased": "cd5ef92a9fb2f889e972770a36d4ed042daf221e",
+    "bert-base-uncased": "86b5e0934494bd15c9632b12f734a8a67f723594",
+    "bert-large-uncased": "6da4b6a26a1877e173fca3225479512db81a5e5b",
+}
 BERT_SHA256 = {  # (model, file): published checksum; for the other weights Hugging Face states one when asked
     ("bert-base-cased", "vocab.txt"): CASED_VOCAB_SHA256,
     ("bert-base-uncased", "vocab.txt"): UNCASED_VOCAB_SHA256,
@@ -51,7 +56,8 @@ BERT_SHA256 = {  # (model, file): published checksum; for the other weights Hugg
 
 def _bert_file(model: str, file: str) -> Source:
     """Describe a file of a BERT, from Hugging Face or, failing that, from the older address of the same file."""
-    published = RemoteFile(f"{HUGGING_FACE}/{model}/resolve/main/{file}", BERT_SHA256.get((model, file)))
+    revision = BERT_REVISION.get(model, "main")
+    published = RemoteFile(f"{HUGGING_FACE}/{model}/resolve/{revision}/{file}", BERT_SHA256.get((model, file)))
     old_name = "pytorch_model.bin" if file == "model.safetensors" else file
     old = RemoteFile(
         f"{OLD_BERT_FILES}/{model}-{old_name}", BERT_SHA256.get((model, file)) if old_name == file else None

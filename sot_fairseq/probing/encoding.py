@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_fairseq.models.sot_roberta import HEADS, POOLER, SoTRobertaModel
 from sot_fairseq.probing.token_cache import Encoded, EncodedSplit
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
 __all__ = ["ProbeTask", "SplitRows"]
 
@@ -130,7 +130,7 @@ class ProbeTask:
             model = self.task.build_model(self.cfg.model)
         pooler: dict[str, Tensor] = {}
         if self.encoder.restore_file is not None:
-            state = read_fairseq_checkpoint(self.encoder.restore_file)["model"]
+            state = read_checked_checkpoint(self.encoder.restore_file)["model"]
             pooler = {key.removeprefix(POOLER): value.float() for key, value in state.items() if key.startswith(POOLER)}
             model.load_state_dict(state, strict=True, model_cfg=self.cfg.model)
         return model.float().eval(), pooler

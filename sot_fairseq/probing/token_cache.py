@@ -14,12 +14,14 @@ import logging
 import os
 import re
 import shutil
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from filelock import FileLock
@@ -27,6 +29,7 @@ from torch import Tensor
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError
+from sot_base.small_files import read_json
 
 __all__ = ["Encoded", "EncodedSplit", "TokenCache", "TokenStates", "open_or_create"]
 
@@ -121,6 +124,14 @@ class TokenCache(NamedTuple):
     start: dict[str, Tensor]
 
 
+class _Header(msgspec.Struct):
+    """The content of ``header.json``."""
+
+    description: dict[str, Any]
+    splits: list[str]
+    files: dict[str, int]
+
+
 class _DamagedError(Exception):
     """An entry that cannot be used."""
 
@@ -166,25 +177,32 @@ def open_or_create(
 
 def _open(folder: Path, description: Mapping[str, Any]) -> TokenCache:
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        if header["description"] != description:
+        header = read_json(folder / HEADER, _Header)
+        if header.description != description:
             raise _DamagedError(f"{HEADER} is of something else")
-        for name, checksum in header["files"].items():
+        names = {START, *(f"{name}.{part}.npy" for name in header.splits for part in ("states", "offsets"))}
+        if set(header.files) != names or any("/" in name for name in names):
+            raise _DamagedError(f"{HEADER} names other files")
+        for name, checksum in header.files.items():
             if _checksum(folder / name) != checksum:
                 raise _DamagedError(f"{name} has another checksum")
-        splits = {}
-        for name in header["splits"]:
-            # copy on write: torch wants memory that may be written, the file stays as it is
-            states, offsets = (
-                torch.from_numpy(np.load(folder / f"{name}.{part}.npy", mmap_mode="c"))
-                for part in ("states", "offsets")
-            )
-            splits[name] = TokenStates(states, offsets)
+        splits = {name: _open_split(folder, name) for name in header.splits}
         with np.load(folder / START) as arrays:
             start = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise _DamagedError(f"{type(error).__name__}: {error}") from error
     return TokenCache(splits, start)
+
+
+def _open_split(folder: Path, name: str) -> TokenStates:
+    # copy on write: torch wants memory that may be written, the file stays as it is
+    states, offsets = (np.load(folder / f"{name}.{part}.npy", mmap_mode="c") for part in ("states", "offsets"))
+    if states.ndim != 2 or states.dtype not in (np.float16, np.float32):
+        raise _DamagedError(f"the states of split {name!r} are no table of numbers")
+    whole = offsets.ndim == 1 and offsets.dtype == np.int64 and len(offsets) > 0
+    if not whole or offsets[0] != 0 or offsets[-1] != len(states) or (np.diff(offsets) < 1).any():
+        raise _DamagedError(f"the rows of split {name!r} do not lie one after the other")
+    return TokenStates(torch.from_numpy(states), torch.from_numpy(offsets))
 
 
 def _write(folder: Path, description: Mapping[str, Any], dtype: np.dtype, encoded: Encoded) -> None:

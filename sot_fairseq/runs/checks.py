@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from sot_base.errors import UsageError
-from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
+from sot_fairseq.fairseq_patches.checkpoint_config import check_literals
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 
 __all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run"]
 
@@ -28,19 +29,20 @@ def check_run(cfg: Any) -> None:
     Raises:
         UsageError: naming what is wrong.
     """
+    check_literals(cfg._get_root())
     check_processes(cfg.distributed_world_size)
     check_precision(cfg)
     last = os.path.join(cfg.save_dir, "checkpoint_last.pt")
     if cfg.restore_file == "checkpoint_last.pt" and os.path.exists(last):
         try:
-            read_fairseq_checkpoint(last)
+            read_checked_checkpoint(last)
         except UsageError as error:
             raise UsageError(f"cannot go on: {error}, or remove it to start anew") from None
     for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
         if path and path != "checkpoint_last.pt":
             if not os.path.isfile(path):
                 raise UsageError(f"no such checkpoint: {flag} {os.path.abspath(path)}; check the path")
-            read_fairseq_checkpoint(path)  # tells another kind of file, and a damaged one
+            read_checked_checkpoint(path)  # tells another kind of file, and a damaged one
     if cfg.maximize_best_checkpoint_metric == (cfg.best_checkpoint_metric in FAIRSEQ_METRICS):
         how = "leave out" if cfg.maximize_best_checkpoint_metric else "add"
         raise UsageError(

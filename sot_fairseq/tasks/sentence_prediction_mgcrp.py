@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from pathlib import Path
@@ -29,10 +30,12 @@ from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.data.dataset import BatchedDataset, LabelDataset, SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.data.indexed import check_indexed
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.runs.checks import check_best_metric, check_run
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
+from sot_text.formats.dictionary import read_dictionary
 
 __all__ = ["SentencePredictionMGCrPTask"]
 
@@ -91,7 +94,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                 raise UsageError(
                     f"no dictionary: {file.absolute()}; make the data with python -m sot_fairseq.preprocess"
                 )
-        dictionaries = [cls.load_dictionary(str(file)) for file in files]
+        dictionaries = [_load_dictionary(cls, file) for file in files]
         labels = None if cfg.regression_target else _label_names(dictionaries[-1])
         if cfg.num_classes < 1:
             cfg.num_classes = 1 if labels is None else len(labels)
@@ -151,7 +154,13 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         return os.path.abspath(os.path.join(self.cfg.data, part, split))
 
     def _load(self, part: str, split: str, dictionary: Dictionary, combine: bool) -> Any:
-        return data_utils.load_indexed_dataset(self._path(part, split), dictionary, combine=combine)
+        prefix = self._path(part, split)
+        for number in itertools.count() if combine else (0,):  # with combine, train, train1, train2...
+            path = f"{prefix}{number or ''}"
+            if not os.path.exists(f"{path}.idx"):
+                break
+            check_indexed(path, len(dictionary))
+        return data_utils.load_indexed_dataset(prefix, dictionary, combine=combine)
 
     def _targets(self, split: str, combine: bool, rows: int) -> Any:
         path = self._path("label", split)
@@ -287,6 +296,11 @@ def _label_names(dictionary: Dictionary) -> list[str]:
     """The labels of a dictionary in order, without fairseq's special and filler entries."""
     names = dictionary.symbols[dictionary.nspecial :]
     return [name for name in names if name != "<mask>" and not name.startswith("madeupword")]
+
+
+def _load_dictionary(task: type[SentencePredictionTask], file: Path) -> Dictionary:
+    read_dictionary(file)  # tells what is wrong with it
+    return task.load_dictionary(str(file))
 
 
 def _read_numbers(path: str, width: int) -> list[list[float]]:

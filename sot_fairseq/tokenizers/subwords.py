@@ -8,7 +8,6 @@ Each class has a folder of files it loads from and saves to, and one entry in :d
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -20,8 +19,9 @@ import regex
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from sot_base.errors import UsageError
+from sot_base.small_files import parse_json, read_text
 from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
-from sot_text.formats.dictionary import SPECIALS, UNK, read_dictionary, write_dictionary
+from sot_text.formats.dictionary import MAX_BYTES, SPECIALS, UNK, TokenId, read_dictionary, write_dictionary
 from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict
 
 __all__ = ["SUBWORDS", "Gpt2Subwords", "SentencePieceSubwords", "Subwords", "WordPieceSubwords"]
@@ -79,7 +79,9 @@ class Gpt2Subwords:
         try:
             self._tokenizer = Tokenizer(models.BPE(encoder, merges))
         except Exception as error:  # the Rust library raises a bare Exception
-            raise UsageError(f"encoder.json and vocab.bpe do not fit together ({error}): {self.folder}") from None
+            raise UsageError(
+                f"encoder.json and vocab.bpe do not fit together ({str(error)[:200]}): {self.folder}"
+            ) from None
         self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         missing = set(pre_tokenizers.ByteLevel.alphabet()) - encoder.keys()
         if missing:
@@ -92,24 +94,11 @@ class Gpt2Subwords:
             self._fairseq_id[number] = index.get(str(number), UNK)
 
     def _read(self, name: str) -> str:
-        path = self.folder / name
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"cannot read {name} ({error.strerror}): {path.absolute()}; get fairseq's {', '.join(self.files)}"
-            ) from None
-        except UnicodeDecodeError:
-            raise UsageError(f"not UTF-8: {path}; get it again") from None
+        return read_text(self.folder / name, f"get fairseq's {', '.join(self.files)}", MAX_BYTES)
 
     def _read_json(self) -> dict[str, int]:
-        try:
-            encoder = json.loads(self._read("encoder.json"))
-        except ValueError as error:
-            raise UsageError(f"not a JSON file ({error}): {self.folder / 'encoder.json'}; get it again") from None
-        if not isinstance(encoder, dict) or not all(isinstance(number, int) for number in encoder.values()):
-            raise UsageError(f"not a table of tokens and ids: {self.folder / 'encoder.json'}; get it again")
-        return encoder
+        where = str((self.folder / "encoder.json").absolute())
+        return parse_json(self._read("encoder.json"), dict[str, TokenId], where, "get it again")
 
     def _read_merges(self) -> list[tuple[str, str]]:
         merges = []

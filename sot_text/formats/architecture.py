@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from sot_base.errors import UsageError
+from sot_base.schema import of_type
 
-__all__ = ["BertArchitecture", "read_json"]
+__all__ = ["BertArchitecture"]
 
 # Hugging Face's name of an activation -> fairseq's name of the same function
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_accurate", "gelu_pytorch_tanh": "gelu_accurate", "relu": "relu"}
+
+
+Size = Annotated[int, msgspec.Meta(gt=0, le=2**24)]
+
+
+class _BertConfig(msgspec.Struct):
+    """What is read of a ``config.json``. SpanBERT's has no ``model_type``: that is read as BERT."""
+
+    num_hidden_layers: Annotated[int, msgspec.Meta(gt=0, le=1000)]
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    max_position_embeddings: Size = 512
+    type_vocab_size: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    model_type: str = "bert"
+    position_embedding_type: str = "absolute"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,55 +68,36 @@ class BertArchitecture:
         """Read the dictionary of a ``config.json``.
 
         Args:
-            config: Its content. SpanBERT's has no ``model_type``: that is read as BERT.
+            config: Its content.
             where: The file, for messages.
 
         Raises:
-            UsageError: If it describes something else than a BERT encoder, or lacks a size.
+            UsageError: If it describes something else than a BERT encoder, or lacks a size or has another type there.
         """
-        kind = config.get("model_type", "bert")
-        if kind != "bert":
-            raise UsageError(f"a {kind!r} model where a BERT or SpanBERT is expected: {where}; give a BERT folder")
-        positions = config.get("position_embedding_type", "absolute")
+        sizes = of_type(dict(config), _BertConfig, where, "it must be the config.json of a BERT", strict=False)
+        if sizes.model_type != "bert":
+            raise UsageError(
+                f"a {sizes.model_type!r} model where a BERT or SpanBERT is expected: {where}; give a BERT folder"
+            )
+        positions = sizes.position_embedding_type
         if positions != "absolute":
             raise UsageError(f"position_embedding_type {positions!r} is not supported: {where}; it must be 'absolute'")
-        activation = config.get("hidden_act", "gelu")
-        if activation not in ACTIVATIONS:
+        if sizes.hidden_act not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise UsageError(f"hidden_act {activation!r} is not supported: {where}; it must be one of {known}")
-        try:
-            architecture = cls(
-                layers=int(config["num_hidden_layers"]),
-                embed_dim=int(config["hidden_size"]),
-                ffn_dim=int(config["intermediate_size"]),
-                heads=int(config["num_attention_heads"]),
-                max_positions=int(config.get("max_position_embeddings", 512)),
-                token_types=int(config.get("type_vocab_size", 2)),
-                activation=ACTIVATIONS[activation],
-                layer_norm_eps=float(config.get("layer_norm_eps", 1e-12)),
-            )
-        except KeyError as error:
-            raise UsageError(f"{error.args[0]} is missing: {where}; it must be the config.json of a BERT") from None
+            raise UsageError(f"hidden_act {sizes.hidden_act!r} is not supported: {where}; it must be one of {known}")
+        architecture = cls(
+            layers=sizes.num_hidden_layers,
+            embed_dim=sizes.hidden_size,
+            ffn_dim=sizes.intermediate_size,
+            heads=sizes.num_attention_heads,
+            max_positions=sizes.max_position_embeddings,
+            token_types=sizes.type_vocab_size,
+            activation=ACTIVATIONS[sizes.hidden_act],
+            layer_norm_eps=sizes.layer_norm_eps,
+        )
         if architecture.embed_dim % architecture.heads:
             raise UsageError(
                 f"{architecture.heads} attention heads do not divide hidden_size {architecture.embed_dim}: {where}; "
                 "correct the file"
             )
         return architecture
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Raises:
-        UsageError: If the file is missing, is no JSON, or holds something else than an object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path.name} is missing: {path.resolve()}; put it beside the weights") from None
-    except ValueError as error:
-        raise UsageError(f"not a JSON file: {path.resolve()} ({error}); get it again") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"not a JSON object: {path.resolve()}; get it again")
-    return content

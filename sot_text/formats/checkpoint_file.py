@@ -1,16 +1,10 @@
-"""Read a file of weights safely, say what kind it is, and, if it is the wrong kind, name the command that takes it.
-
-Pickles are only ever read with ``weights_only=True``: a file from elsewhere cannot run code here.
-"""
+"""Tell what kind of weights a file holds and, if it is the wrong kind, name the command that takes it."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import struct
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +12,17 @@ import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import read_checkpoint
+from sot_base.schema import of_type
 
-__all__ = ["FileKind", "file_kind", "load_file", "read_bert_weights", "read_fairseq_checkpoint"]
+__all__ = ["FileKind", "file_kind", "read_bert_weights", "read_fairseq_checkpoint"]
 
+PARTS: dict[str, Any] = {  # of a fairseq checkpoint, besides its configuration
+    "model": dict[str, Any],
+    "task_state": dict[str, Any],
+    "extra_state": dict[str, Any],
+    "optimizer_history": list[dict[str, Any]],
+}
 FileKind = Literal["fairseq", "fairseq weights", "bert", "roberta", "image", "unknown"]
 
 DESCRIPTIONS: dict[FileKind, tuple[str, str]] = {
@@ -51,45 +53,6 @@ DESCRIPTIONS: dict[FileKind, tuple[str, str]] = {
 }
 
 
-def load_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a ``.safetensors`` file or a PyTorch pickle that holds a dictionary, on the CPU.
-
-    Raises:
-        UsageError: If the file is missing, empty, cut off, no checkpoint at all, or needs more than plain tensors.
-    """
-    path = Path(path)
-    where = path.resolve()
-    if not path.is_file():
-        what = "a folder where a file is expected" if path.is_dir() else "no such file"
-        raise UsageError(f"{what}: {where}; check the path")
-    with path.open("rb") as file:
-        head = file.read(64)
-    if not head:
-        raise UsageError(f"the file is empty: {where}; get or save it again")
-    if head.startswith(b"version https://git-lfs"):
-        raise UsageError(f"a Git LFS pointer, not the file itself: {where}; run git lfs pull")
-    if path.suffix == ".safetensors" or head[8:9] == b"{":
-        return _load_safetensors(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        if refused:
-            raise UsageError(
-                f"the file needs {refused[1]}, which safe loading refuses: {where}; save it again with tensors and "
-                "plain values alone, or give a .safetensors of the same model to python -m sot_fairseq.convert"
-            ) from None
-        raise UsageError(f"not a checkpoint: {where}; give a PyTorch or safetensors file") from None
-    except (IndexError, AttributeError, TypeError, struct.error):  # text that looks like the commands of a pickle
-        raise UsageError(f"not a checkpoint: {where}; give a PyTorch or safetensors file") from None
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        reason = str(error).split(".")[0] or "it ends too early"
-        raise UsageError(f"the file is cut off or damaged ({reason}): {where}; get or save it again") from None
-    if not isinstance(content, Mapping):
-        raise UsageError(f"a saved {type(content).__name__} where a dictionary is expected: {where}; save a state dict")
-    return dict(content)
-
-
 def file_kind(content: Mapping[str, Any]) -> FileKind:
     """Tell from its keys what a loaded file holds."""
     names = [str(name) for name in _state_dict(content)]
@@ -106,14 +69,28 @@ def file_kind(content: Mapping[str, Any]) -> FileKind:
     return "unknown"
 
 
-def read_fairseq_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_fairseq_checkpoint(
+    path: str | os.PathLike[str], classes: Iterable[Any] = (), lazy: bool = True
+) -> dict[str, Any]:
     """Read a fairseq checkpoint (keys ``model``, ``cfg`` or ``args``, ...).
 
+    Args:
+        path: The file.
+        classes: As of :func:`sot_base.safe_checkpoint.read_checkpoint`.
+        lazy: As of it.
+
     Raises:
-        UsageError: As :func:`load_file`; and for another kind of file, with the command that takes it.
+        UsageError: As :func:`sot_base.safe_checkpoint.read_checkpoint`; and for another kind of
+            file, with the command that takes it.
     """
-    content = load_file(path)
+    content = read_checkpoint(path, classes, lazy)
     _require("fairseq", content, path)
+    where = str(Path(path).absolute())
+    mend = "get or save it again"
+    for part, kind in PARTS.items():
+        if content.get(part) is not None:
+            of_type(content[part], kind, f"{part} of {where}", mend)
+    _check_tensors(content["model"], where)
     return content
 
 
@@ -121,11 +98,20 @@ def read_bert_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the tensors of a Hugging Face BERT file, under the names it has.
 
     Raises:
-        UsageError: As :func:`load_file`; and for another kind of file, with the command that takes it.
+        UsageError: As :func:`sot_base.safe_checkpoint.read_checkpoint`; and for another kind of
+            file, with the command that takes it.
     """
-    content = load_file(path)
+    content = read_checkpoint(path)
     _require("bert", content, path)
-    return {name: value for name, value in _state_dict(content).items() if isinstance(value, Tensor)}
+    weights = {name: value for name, value in _state_dict(content).items() if isinstance(value, Tensor)}
+    _check_tensors(weights, str(Path(path).absolute()))
+    return weights
+
+
+def _check_tensors(weights: Mapping[Any, Any], where: str) -> None:
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
+            raise UsageError(f"{str(name)[:80]} is no tensor: {where}; get or save it again")
 
 
 def _require(wanted: FileKind, content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -143,13 +129,3 @@ def _state_dict(content: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(content.get(key), Mapping):
             return content[key]
     return content
-
-
-def _load_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file as load_safetensors
-
-    try:
-        return load_safetensors(path)
-    except SafetensorError as error:
-        raise UsageError(f"the file is cut off or damaged ({error}): {path.resolve()}; get or save it again") from None

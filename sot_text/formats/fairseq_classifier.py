@@ -10,13 +10,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-import numpy as np
+import msgspec
 import torch
+from msgspec import UNSET
 from torch import Tensor
 
 from sot_base.errors import UsageError
+from sot_base.schema import of_type
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import ENCODER, POSITION_OFFSET
@@ -28,6 +30,7 @@ __all__ = ["FairseqClassifier", "read_classifier"]
 
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 TASK = "sentence_prediction_mgcrp"
+T = TypeVar("T")
 HEADS = "classification_heads."
 HEAD_NAME = "sentence_classification_head"
 STOCK_SHAPES = ("dense.weight", "out_proj.weight")  # empty in a head without such a layer: stock code looks for them
@@ -127,6 +130,43 @@ class FairseqClassifier:
         return {**{name: torch.empty(height, 0) for name, height in heights.items()}, **head}
 
 
+class _Task(msgspec.Struct):
+    """What is read of the task's options, besides the head's."""
+
+    classification_head_name: str
+    data: str | None = None
+    regression_target: bool = False
+
+
+class _TaskState(msgspec.Struct):
+    """What is read of the task's state."""
+
+    label_names: list[str] = []
+
+
+class _Model(msgspec.Struct, rename={"name": "_name"}):
+    """What is read of the model's options."""
+
+    encoder_attention_heads: int
+    name: str | None = None
+    arch: str | None = None
+    activation_fn: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    pooler_activation_fn: str = "tanh"
+    pooler_dropout: float = 0.0
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+
+_HeadOptions = msgspec.defstruct(
+    "_HeadOptions",
+    [
+        (option.name, (Literal[option.choices] if option.choices else option.type) | None | msgspec.UnsetType, UNSET)
+        for option in HEAD_OPTIONS
+    ],
+)
+
+
 def read_classifier(
     path: str | os.PathLike[str], head: str | None = None, data: str | os.PathLike[str] | None = None
 ) -> FairseqClassifier:
@@ -141,71 +181,70 @@ def read_classifier(
         UsageError: If it is no classifier of the toolkit's fairseq side, or has no such head.
     """
     file = _find(Path(path))
-    allowed = torch.serialization.get_safe_globals()  # the context forgets those it is given, known before or not
-    with torch.serialization.safe_globals([kind for kind in _classes() if kind not in allowed]):
-        state = read_fairseq_checkpoint(file)
-    task = (state.get("cfg") or {}).get("task") or {}
-    if task.get("_name") != TASK:
-        raise UsageError(f"no classifier of this toolkit: {file.absolute()}; give one trained with --task {TASK}")
-    name = head or task["classification_head_name"]
-    prefix = f"{HEADS}{name}."
+    state = read_fairseq_checkpoint(file)
+    where = str(file.absolute())
+    config = _of_type(state.get("cfg"), dict[str, Any], where)
+    if _of_type(config.get("task"), dict[str, Any], where).get("_name") != TASK:
+        raise UsageError(f"no classifier of this toolkit: {where}; give one trained with --task {TASK}")
+    task = _of_type(config["task"], _Task, where)
+    model = config.get("model")
+    args = _of_type(dict(vars(model)) if isinstance(model, argparse.Namespace) else model, _Model, where)
+    options = msgspec.structs.asdict(_of_type(config["task"], _HeadOptions, where))
+    prefix = f"{HEADS}{head or task.classification_head_name}."
     tensors = {key.removeprefix(prefix): value for key, value in state["model"].items() if key.startswith(prefix)}
     if not tensors:
         known = sorted({key.split(".")[1] for key in state["model"] if key.startswith(HEADS)})
-        raise UsageError(f"no classification head {name!r}: {file.absolute()} has {', '.join(known) or 'none'}")
+        raise UsageError(f"no classification head {prefix.split('.')[1]!r}: {where} has {', '.join(known) or 'none'}")
     tensors = {key: value for key, value in tensors.items() if value.numel() or key not in STOCK_SHAPES}
-    model = state["cfg"]["model"]
-    model = dict(model) if isinstance(model, Mapping) else vars(model)
-    kind = "bert" if str(model.get("_name") or model.get("arch")).startswith(BERT_ARCHS) else "roberta"
-    sizes = encoder_sizes(state["model"], model, kind)
-    settings = head_settings({option.name: task[option.name] for option in HEAD_OPTIONS if option.name in task})
+    if any(value.dim() < 1 for value in tensors.values()):
+        raise UsageError(f"a single number in place of a tensor of the head: {where}; get it again")
+    kind = "bert" if (args.name or args.arch or "").startswith(BERT_ARCHS) else "roberta"
+    sizes = encoder_sizes(state["model"], args, kind)
+    settings = head_settings({name: value for name, value in options.items() if value is not UNSET})
     settings |= {
-        "cls_pooler_dim": tensors["dense.weight"].shape[0] if "dense.weight" in tensors else sizes.embed_dim,
-        "cls_pooler_activation": _rename(model.get("pooler_activation_fn", "tanh"), "linear", "none"),
-        "cls_pooler_drop_rate": float(model.get("pooler_dropout", 0.0)),
+        "cls_pooler_dim": len(tensors["dense.weight"]) if "dense.weight" in tensors else sizes.embed_dim,
+        "cls_pooler_activation": _rename(args.pooler_activation_fn, "linear", "none"),
+        "cls_pooler_drop_rate": args.pooler_dropout,
     }
-    folder = _data_folder(file, data, task.get("data"))
+    folder = _data_folder(file, data, task.data)
     return FairseqClassifier(
         kind,
         sizes,
         {key: value for key, value in state["model"].items() if key.startswith("encoder.")},
         tensors,
         settings,
-        () if task.get("regression_target") else _labels(state, folder, file),
-        float(model.get("dropout", 0.1)),
-        float(model.get("attention_dropout", 0.1)),
+        () if task.regression_target else _labels(state, folder, file),
+        args.dropout,
+        args.attention_dropout,
         folder,
     )
 
 
-def encoder_sizes(tensors: Mapping[str, Tensor], args: Mapping[str, Any], kind: str) -> BertArchitecture:
+def encoder_sizes(tensors: Mapping[str, Tensor], args: _Model, kind: str) -> BertArchitecture:
     """Read a fairseq encoder's sizes from its tensors, and from its arguments what no tensor shows.
 
     Raises:
         UsageError: If a tensor that tells them is missing.
     """
     for name in ("embed_tokens.weight", "embed_positions.weight", "layers.0.fc1.weight"):
-        if ENCODER + name not in tensors:
-            raise UsageError(f"no whole encoder: the checkpoint lacks {ENCODER}{name}; get it anew")
+        if ENCODER + name not in tensors or tensors[ENCODER + name].dim() != 2:
+            raise UsageError(f"no whole encoder: the checkpoint lacks the matrix {ENCODER}{name}; get it anew")
     layers = {name.removeprefix(ENCODER).split(".")[1] for name in tensors if name.startswith(ENCODER + "layers.")}
     types = tensors.get(ENCODER + "embed_token_types.weight")
     return BertArchitecture(
         layers=len(layers),
         embed_dim=tensors[ENCODER + "embed_tokens.weight"].shape[1],
         ffn_dim=tensors[ENCODER + "layers.0.fc1.weight"].shape[0],
-        heads=int(args["encoder_attention_heads"]),
+        heads=args.encoder_attention_heads,
         max_positions=tensors[ENCODER + "embed_positions.weight"].shape[0] - POSITION_OFFSET,
         token_types=0 if types is None else types.shape[0],
-        activation=str(args.get("activation_fn", "gelu")),
-        layer_norm_eps=float(args.get("layer_norm_eps", 1e-12)) if kind == "bert" else 1e-5,
+        activation=args.activation_fn,
+        layer_norm_eps=args.layer_norm_eps if kind == "bert" else 1e-5,
     )
 
 
-def _classes() -> list[Any]:
-    """What fairseq's checkpoints hold besides tensors: options, and a best metric that is a numpy number."""
-    from numpy._core.multiarray import scalar
-
-    return [argparse.Namespace, np.dtype, scalar, *(type(np.dtype(name)) for name in ("float64", "float32", "int64"))]
+def _of_type(value: Any, kind: type[T], where: str) -> T:
+    return of_type(value, kind, where, "the checkpoint is damaged or not of this toolkit", strict=False)
 
 
 def _find(path: Path) -> Path:
@@ -223,7 +262,7 @@ def _data_folder(file: Path, data: str | os.PathLike[str] | None, trained_on: An
 
 
 def _labels(state: Mapping[str, Any], folder: Path | None, file: Path) -> tuple[str, ...]:
-    names = (state.get("task_state") or {}).get("label_names")
+    names = _of_type(state.get("task_state") or {}, _TaskState, str(file.absolute())).label_names
     if not names:
         raise UsageError(f"no label names in the checkpoint: {file.absolute()}; train it with this toolkit's task")
     return check_labels(names, os.fspath(file))

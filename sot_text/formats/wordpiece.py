@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any
+
+import msgspec
 
 from sot_base.errors import UsageError
+from sot_base.small_files import read_json, read_text
 from sot_text.formats.dictionary import MASK, SPECIALS, write_dictionary
 
 __all__ = ["WordPieceSettings", "read_settings", "read_vocab", "word_pieces", "fairseq_order", "write_dict"]
@@ -52,12 +54,7 @@ def read_vocab(path: str | os.PathLike[str]) -> list[str]:
             keeps for itself (``<s>``, ``<mask>``...).
     """
     path = Path(path)
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except OSError as error:
-        raise UsageError(f"cannot read the vocabulary ({error.strerror}): {path}; give BERT's vocab.txt") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"not UTF-8: {path}; give BERT's vocab.txt") from None
+    lines = read_text(path, "give BERT's vocab.txt").split("\n")
     if not lines[-1]:
         lines.pop()
     vocab = [line.removesuffix("\r") for line in lines]
@@ -98,6 +95,14 @@ def write_dict(vocab: Sequence[str], path: str | os.PathLike[str]) -> None:
     write_dictionary(path, [(piece, 1) for piece in word_pieces(vocab)])
 
 
+class _TokenizerConfig(msgspec.Struct):
+    """What is read of a ``tokenizer_config.json``."""
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = True
+
+
 def read_settings(
     vocab_file: str | os.PathLike[str], vocab: Sequence[str], lower_case: bool | None = None
 ) -> WordPieceSettings:
@@ -114,7 +119,7 @@ def read_settings(
     config_file = vocab_file.parent / CONFIG
     config = _read_config(config_file)
     found = _lower_cased(vocab)
-    said, where = (config.get("do_lower_case"), config_file) if lower_case is None else (lower_case, "the command line")
+    said, where = (config.do_lower_case, config_file) if lower_case is None else (lower_case, "the command line")
     if said is not None and found is not None and said != found:
         letters = "no upper-case letter" if found else "upper-case letters"
         raise UsageError(
@@ -124,8 +129,8 @@ def read_settings(
     found = said if found is None else found
     return WordPieceSettings(
         do_lower_case=bool(found),
-        strip_accents=config.get("strip_accents"),
-        tokenize_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.strip_accents,
+        tokenize_chinese_chars=config.tokenize_chinese_chars is not False,
     )
 
 
@@ -141,13 +146,5 @@ def _lower_cased(vocab: Sequence[str]) -> bool | None:
     return True if letters & set(ascii_lowercase) else None
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"not a JSON file ({error}): {path}; mend or remove it") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"not a JSON object: {path}; mend or remove it")
-    return config
+def _read_config(path: Path) -> _TokenizerConfig:
+    return read_json(path, _TokenizerConfig, "correct or remove it") if path.exists() else _TokenizerConfig()

@@ -19,13 +19,14 @@ class FileServer:
         stall: While set, a cut connection stays open, silent.
         headers: Headers by path, sent with it.
         redirects: Path to redirect to by path.
+        unsized: Whether files are sent without their size.
         log: (path, Range header, bytes of body sent) of each answered request.
     """
 
     def __init__(self):
         self.files, self.headers, self.redirects = {}, {}, {}
         self.etag = '"one"'
-        self.ranges = True
+        self.ranges, self.unsized = True, False
         self.cuts, self.statuses, self.log = [], [], []
         self.stall = threading.Event()
 
@@ -72,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         cut = self.faults.cuts.pop(0) if self.faults.cuts else None
         part = body[start:] if cut is None else body[start : start + cut]
         self.faults.log.append((self.path, asked, len(part)))  # before it is sent: the next request may overtake
-        self._head(status, headers | {"Content-Length": len(body) - start})
+        self._head(status, headers | ({} if self.faults.unsized else {"Content-Length": len(body) - start}))
         with contextlib.suppress(ConnectionError):
             self.wfile.write(part)
         while cut is not None and self.faults.stall.is_set():

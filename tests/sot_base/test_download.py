@@ -1,9 +1,11 @@
 """Downloads against a server with faults: what is sent again, what is left behind, what the user is told."""
 
 import hashlib
+import itertools
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import time
 import pytest
 
 from sot_base.download import file as download_module
-from sot_base.download import transfer
+from sot_base.download import transfer as transfer_module
 from sot_base.download.file import RemoteFile, cache_dir, download
 from sot_base.errors import UsageError
 from tests.sot_base.file_server import serve
@@ -24,7 +26,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture(autouse=True)
 def _online(monkeypatch):
-    for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE", "SOT_MIRROR", "http_proxy", "no_proxy", "NO_PROXY"):
+    for name in ("SOT_OFFLINE", "HF_HUB_OFFLINE", "SOT_MIRROR", "SOT_ALLOW_HTTP", "http_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(download_module, "BACKOFF", 0.001)
 
@@ -51,7 +53,7 @@ def names(target):
 
 
 def refused(remote, target, message):
-    with pytest.raises(UsageError, match=message) as error:
+    with pytest.raises(UsageError, match=re.escape(message)) as error:
         download(remote, target)
     assert names(target) == []
     return str(error.value)
@@ -216,7 +218,7 @@ def test_busy_server_is_asked_again(server, remote, target):
 
 
 def test_silent_server(server, remote, target, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.2)
+    monkeypatch.setattr(transfer_module, "TIMEOUT", 0.2)
     server.cuts = [300_000]
     server.stall.set()
     assert download(remote, target).read_bytes() == BODY
@@ -226,7 +228,7 @@ def test_silent_server(server, remote, target, monkeypatch):
 def test_wrong_checksum_leaves_nothing(server, remote, target):
     server.files["/models/big.bin"] = changed = BODY[:-1] + b"\0"
     found = hashlib.sha256(changed).hexdigest()
-    message = refused(remote, target, f"not the published file .sha256 expected {SHA256}, got {found}.: {remote.url}")
+    message = refused(remote, target, f"not the published file (sha256 expected {SHA256}, got {found}): {remote.url}")
     assert message.endswith(f"put the file at {target} by hand")
 
 
@@ -288,9 +290,63 @@ def test_mirror(server, target, monkeypatch):
     refused(RemoteFile("https://example.invalid/a"), target, "not an http or https address: SOT_MIRROR=mirror.example.")
 
 
+def test_addresses_are_https_unless_http_is_allowed(server, target, monkeypatch):
+    remote = RemoteFile("https://example.invalid/a.bin", SHA256)
+    monkeypatch.setenv("SOT_MIRROR", "http://mirror.invalid/files")
+    refused(remote, target, "not an https address: http://mirror.invalid/files/a.bin; set SOT_ALLOW_HTTP=1")
+    monkeypatch.setenv("http_proxy", server.address)
+    server.files["http://mirror.invalid/files/a.bin"] = BODY
+    monkeypatch.setenv("SOT_ALLOW_HTTP", "1")
+    assert download(remote, target).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("address", ["ftp://example.invalid/a", "http://example.invalid/a"])
+def test_redirects_to_addresses_that_are_not_https(server, target, address):
+    server.redirects["/a"] = address
+    remote = RemoteFile(f"{server.address}/a", SHA256)
+    refused(remote, target, f"cannot download big.bin (a redirect to {address}, which is not https): {remote.url}; ")
+
+
+def test_no_more_than_the_published_size_is_taken(server, target):
+    server.unsized = True
+    server.files["/models/big.bin"] = BODY * 50
+    remote = RemoteFile(f"{server.address}/models/big.bin", SHA256, 5)
+    refused(remote, target, "cannot download big.bin (the server sends more than 5 bytes)")
+    assert names(target) == []
+
+
+def test_a_server_that_trickles_is_given_up(server, remote, target, monkeypatch):
+    clock = itertools.count(step=100)
+    monkeypatch.setattr(transfer_module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(transfer_module, "BLOCK", 50)
+    with pytest.raises(UsageError, match=r"cannot download big\.bin \(slower than 1024 bytes a second\)"):
+        download(remote, target)
+    assert len(server.log) == 1 + download_module.RETRIES
+    assert target.with_name("big.bin.part").stat().st_size > 0  # for another day
+
+
+def test_a_link_in_place_of_the_lock_is_left_alone(remote, target, tmp_path):
+    target.parent.mkdir()
+    precious = tmp_path / "precious"
+    precious.write_text("work of years")
+    target.with_name(".big.bin.lock").symlink_to(precious)
+    with pytest.raises(UsageError, match=r"a link where a lock is to be: .*big\.bin\.lock; remove it"):
+        download(remote, target)
+    assert precious.read_text() == "work of years"
+
+
+@pytest.mark.parametrize("notes", ["[" * 10**5, "[]", '{"url": "%s", "size": "5", "validator": 3}', "{", '{"url": 3}'])
+def test_damaged_notes_of_a_part_start_the_download_again(server, remote, target, notes):
+    target.parent.mkdir()
+    target.with_name("big.bin.part").write_bytes(b"other")
+    target.with_name("big.bin.part.json").write_text(notes.replace("%s", remote.url))
+    assert download(remote, target).read_bytes() == BODY
+
+
 def test_proxy(server, target, monkeypatch):
     server.files["http://example.invalid/a.bin"] = BODY  # a proxy is asked for the whole address
     monkeypatch.setenv("http_proxy", server.address)
+    monkeypatch.setenv("SOT_ALLOW_HTTP", "1")
     assert download(RemoteFile("http://example.invalid/a.bin"), target).read_bytes() == BODY
 
 

@@ -1,5 +1,6 @@
 """Archives: what comes out of good ones, and that bad ones leave nothing inside or outside the folder."""
 
+import gzip
 import io
 import stat
 import tarfile
@@ -7,7 +8,7 @@ import zipfile
 
 import pytest
 
-from sot_base.download.unpack import unpack
+from sot_base.download.unpack import ALWAYS, unpack
 from sot_base.errors import UsageError
 
 
@@ -146,5 +147,58 @@ def test_missing_and_doubled_members(tar):
 
 
 def test_absent_archive(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        unpack(tmp_path / "no.zip", tmp_path / "out")
+    for path in (tmp_path / "no.zip", tmp_path):
+        with pytest.raises(UsageError, match=f"not a usable archive, no file: {path}"):
+            unpack(path, tmp_path / "out")
+
+
+def test_what_is_far_larger_unpacked_takes_no_room(tar, zipped):
+    zeros = ("zeros", bytes(2 * ALWAYS))
+    for archive in (tar(zeros), zipped(zeros)):
+        assert archive.stat().st_size < ALWAYS / 100
+        refused(archive, "more than 100 times as large unpacked|a file that ends at byte")
+        refused(archive, "more than 100 times as large unpacked|a file that ends at byte", members=["other"])
+        archive.unlink()
+
+
+@pytest.mark.parametrize("size", [2**33, 2**63, 2**88 - 1])
+def test_a_member_that_says_it_is_large(tmp_path, size):
+    path = tmp_path / "in" / "archive.tar"
+    path.parent.mkdir()
+    info = tarfile.TarInfo("large")
+    info.size = size
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(2 * 512))
+    refused(path, "more than 100 times as large unpacked|cut off or damaged")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_a_header_that_takes_memory(tmp_path, kind):
+    path = tmp_path / "in" / "archive.tar.gz"
+    path.parent.mkdir()
+    info = tarfile.TarInfo("name")
+    info.type, info.size = kind, 2**31
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2**20)))
+    refused(path, r"cut off or damaged \(a header of \d+ bytes\)")
+
+
+@pytest.mark.parametrize("suffix", ["bz2", "xz", "gz", ""])
+def test_every_compression_and_its_damages(tmp_path, suffix):
+    path = tmp_path / "in" / f"archive.tar.{suffix}"
+    path.parent.mkdir()
+    with tarfile.open(path, f"w:{suffix}") as archive:
+        for name, content in FILES:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    assert contents(unpack(path, tmp_path / "good"))
+    body = path.read_bytes()
+    path.write_bytes(body[: len(body) // 2])
+    refused(path, "not a usable archive")
+    path.write_bytes(body[:30] + bytes([body[30] ^ 255]) + body[31:])
+    refused(path, "not a usable archive")
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("n" * 300,), ("d" * 200 + "/" + "e" * 256,)])
+def test_names_that_cannot_be_together_or_at_all(zipped, names):
+    archive = zipped(*((name, b"x") for name in names))
+    refused(archive, "a file and a folder of one name|a name that no file can have|cut off or damaged|two files named")

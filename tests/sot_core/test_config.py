@@ -1,6 +1,8 @@
 """HeadConfig: what it refuses, and its way to a dictionary and back."""
 
+import copy
 import dataclasses
+import re
 
 import pytest
 
@@ -82,3 +84,65 @@ def test_a_configuration_cannot_be_changed():
     assert original.num_classes == 2
     with pytest.raises(ValueError, match="num_heads must be a positive integer"):
         original.replace(num_heads=0)
+
+
+WRONG = (None, True, 2**40, -1, 0.5, float("nan"), "3", "svpn", [], [1], {}, {"a": 1}, (), b"x", object())
+
+
+@pytest.mark.parametrize("form", ["fields", "published"])
+def test_any_value_under_any_key_is_taken_or_named(form):
+    fields = HeadConfig(embed_dim=8, num_classes=2).to_dict()
+    normalization = {"type": "svPN", "alpha": 0.5, "iterNum": 1, "svNum": 1, "regular": 0.1, "input_dim": 4}
+    args = {"dim": 8, "num_heads": 2, "wr_dim": 4, "qkv_bias": False, "normalization": normalization}
+    published = {"type": "MGCrP", "fusion_type": "sum_fc", "args": args, "num_classes": 2}
+    taken = refused = 0
+    for values, path in _places(fields if form == "fields" else published):
+        for value in WRONG:
+            place = values
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            problem = _problem(values)
+            taken, refused = taken + (problem is None), refused + (problem is not None)
+            assert problem is None or _spelled(path[-1]) & set(re.findall(r"\w+", problem)), (path, value, problem)
+    assert refused > 4 * taken > 0
+
+
+def _problem(values):
+    try:
+        HeadConfig.from_dict(values)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _places(values):
+    """A fresh copy of a dictionary and the path of a value, for each value in it."""
+    for key, value in values.items():
+        yield copy.deepcopy(values), (key,)
+        if isinstance(value, dict):
+            for inner, rest in _places(value):
+                yield {**copy.deepcopy(values), key: inner}, (key, *rest)
+
+
+def _spelled(key):
+    """What an error may call a key of the published form."""
+    names = {
+        "dim": "embed_dim",
+        "wr_dim": "q_dim",
+        "input_dim": "k_dim",
+        "iterNum": "num_iters",
+        "regular": "drop_rate",
+    }
+    names |= {"svNum": "num_singular_values", "fusion_type": "fusion", "qkv_bias": "proj_bias"}
+    names |= {"type": "pooling"}
+    others = {"wr_dim": {"input_dim", "wr_dim"}, "args": {"embed_dim"}}
+    return {key, names.get(key, key)} | others.get(key, set())
+
+
+def test_a_dictionary_that_is_none():
+    for value in (None, [], "MGCrP", 3):
+        with pytest.raises(ValueError, match="a head's dictionary is expected"):
+            HeadConfig.from_dict(value)
+    with pytest.raises(ValueError, match="Unknown key 3 in the head's dictionary"):
+        HeadConfig.from_dict({3: 4})

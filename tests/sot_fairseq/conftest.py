@@ -4,11 +4,11 @@ import logging
 import random
 
 import pytest
-import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as fairseq_train
 
+from sot_base.safe_checkpoint import read_checkpoint
 from sot_fairseq import preprocess
 from tests.support import REPOSITORY
 
@@ -106,7 +106,7 @@ def run_train(data, save_dir, *words, **options_):
     args = options.parse_args_and_arch(parser, [str(word) for word in command(data, save_dir, *words, **options_)])
     fairseq_train.main(convert_namespace_to_omegaconf(args))
     checkpoint = save_dir / "checkpoint_last.pt"
-    return torch.load(checkpoint, weights_only=True) if checkpoint.exists() else None
+    return read_checkpoint(checkpoint, lazy=False) if checkpoint.exists() else None
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,14 @@ from sot_base.errors import UsageError, run_main
 from sot_fairseq.download import main
 from sot_fairseq.encoders import find
 from sot_fairseq.pretrained import encoder_table
-from sot_fairseq.pretrained.encoder_table import ENCODERS, find_encoder, find_gpt2_bpe
+from sot_fairseq.pretrained.encoder_table import BERT_REVISION, ENCODERS, find_encoder, find_gpt2_bpe
 from sot_text.glue import GLUE_TASKS
 from tests.sot_base.file_server import serve
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert, save_pickle
 from tests.support import need_shared
 
 MODELS = "/fairseq/models"
+CASED, UNCASED = BERT_REVISION["bert-base-cased"], BERT_REVISION["bert-base-uncased"]
 OLD_BERT = "/models.huggingface.co/bert"
 
 
@@ -158,7 +159,11 @@ def test_bert_from_its_older_address(server, unpinned, cache, tmp_path):
 
 
 def test_other_weights_are_refused(server, cache, tmp_path):
-    files_of(server, save_bert(tmp_path / "bert", random_bert()), "/bert-base-uncased/resolve/main/")
+    files_of(
+        server,
+        save_bert(tmp_path / "bert", random_bert()),
+        f"/bert-base-uncased/resolve/{UNCASED}/",
+    )
     expected = "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"
     with pytest.raises(UsageError, match=f"put model.safetensors or pytorch_model.bin, .*sha256 expected {expected}"):
         find("bert.base.uncased")
@@ -168,7 +173,7 @@ def test_other_weights_are_refused(server, cache, tmp_path):
 @pytest.mark.parametrize("prefix", ["", "spanbert_hf_base/"])
 def test_spanbert_takes_its_vocabulary_from_bert(server, unpinned, cache, tmp_path, prefix):
     folder = save_pickle(tmp_path / "spanbert", random_bert().state_dict())
-    server.files["/bert-base-cased/resolve/main/vocab.txt"] = (folder / "vocab.txt").read_bytes()
+    server.files[f"/bert-base-cased/resolve/{CASED}/vocab.txt"] = (folder / "vocab.txt").read_bytes()
     (folder / "vocab.txt").unlink()
     server.files[f"{MODELS}/spanbert_hf_base.tar.gz"] = tar_gz(folder, prefix)
     found = find("spanbert.base", tmp_path / "out")
@@ -253,14 +258,14 @@ def test_own_folder_of_the_encoding_is_not_filled(server, tmp_path, monkeypatch)
 def test_addresses():
     urls = {name: [source.remote.url for source in known.sources] for name, known in ENCODERS.items()}
     base = "https://dl.fbaipublicfiles.com/fairseq/models"
-    vocab = "https://huggingface.co/bert-base-cased/resolve/main/vocab.txt"
+    vocab = f"https://huggingface.co/bert-base-cased/resolve/{CASED}/vocab.txt"
     assert urls["roberta.base"] == [f"{base}/roberta.base.tar.gz"]
     assert urls["roberta.large"] == [f"{base}/roberta.large.tar.gz"]
     assert urls["spanbert.base"] == [f"{base}/spanbert_hf_base.tar.gz", vocab]
     assert urls["spanbert.large"] == [f"{base}/spanbert_hf.tar.gz", vocab]
     assert urls["xlmr.base"] == [f"{base}/xlmr.base.tar.gz"]
     assert urls["bert.base.cased"] == [
-        f"https://huggingface.co/bert-base-cased/resolve/main/{file}"
+        f"https://huggingface.co/bert-base-cased/resolve/{CASED}/{file}"
         for file in ("model.safetensors", "config.json", "vocab.txt")
     ]
     weights = ENCODERS["bert.large.cased"].sources[0].otherwise

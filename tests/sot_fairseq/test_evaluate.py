@@ -152,9 +152,9 @@ def test_a_model_that_predicts_one_class_is_named(corpus, data, tmp_path, caplog
     assert [record.message for record in caplog.records if "predictions" in record.message] == warnings[:1]
 
 
-def test_classes_that_another_library_forgot_are_allowed_again(trained):
+def test_nothing_is_allowed_beyond_the_reading_of_a_checkpoint(trained):
     _, _, folder = trained("QQP")
-    with torch.serialization.safe_globals([argparse.Namespace]):  # as in timm's loader
-        pass
-    assert argparse.Namespace not in torch.serialization.get_safe_globals()
+    before = torch.serialization.get_safe_globals()
     assert sot_fairseq.from_pretrained(folder).labels == ["0", "1"]
+    assert torch.serialization.get_safe_globals() == before
+    assert argparse.Namespace not in before

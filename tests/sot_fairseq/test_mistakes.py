@@ -7,6 +7,7 @@ import torch
 
 import sot_fairseq
 from sot_base.errors import UsageError, run_main
+from sot_base.safe_checkpoint import read_checkpoint
 from sot_fairseq.fairseq_patches.usage_errors import find_usage_error
 from sot_fairseq.runs.non_finite import NonFiniteFinder
 from tests.sot_fairseq.conftest import run_train
@@ -86,7 +87,7 @@ class TestNotFinite:
         ],
     )
     def test_the_module_is_named_and_the_training_ends(self, data, trained, tmp_path, value, tensor, found):
-        state = torch.load(trained / "checkpoint_last.pt", weights_only=True)
+        state = read_checkpoint(trained / "checkpoint_last.pt", lazy=False)
         state["model"][tensor][0, 0] = value
         torch.save(state, tmp_path / "broken.pt")
         with pytest.raises(UsageError, match="the training diverged") as caught:
@@ -177,7 +178,7 @@ class TestPrediction:
         assert torch.equal(sot_fairseq.from_pretrained(folder).logits(["the cat", ""]), expected)
 
     def test_no_dictionary(self, trained, tmp_path):
-        state = torch.load(trained / "checkpoint_last.pt", weights_only=True)
+        state = read_checkpoint(trained / "checkpoint_last.pt", lazy=False)
         state["cfg"]["task"]["data"] = "/nowhere"
         torch.save(state, tmp_path / "checkpoint_last.pt")
         with pytest.raises(UsageError, match=f"no dictionary beside the checkpoint: {tmp_path}/input0/dict.txt; copy"):

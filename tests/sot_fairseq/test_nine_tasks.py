@@ -5,7 +5,6 @@ import shlex
 import shutil
 
 import pytest
-import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as fairseq_train
@@ -14,6 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import sot_fairseq
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import read_checkpoint
 from sot_fairseq import prepare
 from sot_fairseq.results import collect
 from sot_text.glue import GLUE_TASKS
@@ -85,7 +85,7 @@ def test_from_files_to_metrics(glue, encoder, tmp_path, task):
         texts, labels = read_dev(glue / task / f"{name}.tsv", task)
         predicted = [prediction.label for prediction in predictor.predict(texts)]
         assert metrics[name][main] == pytest.approx(expected_metric(main, labels, predicted), abs=1e-3)
-    state = torch.load(tmp_path / "mgcrp" / "seed-1" / "checkpoint_best.pt", weights_only=True)
+    state = read_checkpoint(tmp_path / "mgcrp" / "seed-1" / "checkpoint_best.pt", lazy=False)
     assert state["extra_state"]["best"] == pytest.approx(metrics[dev[0]][main], abs=1e-3)  # picked on the first
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import sot_fairseq
+from sot_base.safe_checkpoint import read_checkpoint
 from tests.sot_fairseq.conftest import command, preprocess_folder, run_train, sentence, write_rows
 from tests.support import REPOSITORY
 
@@ -59,7 +60,7 @@ def test_two_processes_measure_the_whole_dev_set_and_resume(data, tmp_path):
     run_two(data, tmp_path, *words, "--max-update", "3")
     output = run_two(data, tmp_path, *words, "--max-update", "8")  # goes on from the checkpoint, sent to process 1
     assert "Loaded checkpoint" in output
-    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    state = read_checkpoint(tmp_path / "checkpoint_last.pt", lazy=False)
     assert state["optimizer_history"][-1]["num_updates"] == 8
 
     predictor = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")
@@ -74,7 +75,7 @@ def test_two_processes_train_the_model_of_one_with_twice_the_update_frequency(da
     words += ("--head-lr-scale", "3", "--layer-decay", "0.9")
     run_two(data, tmp_path / "two", *words)
     one = run_train(data, tmp_path / "one", *words, "--update-freq", "2")
-    two = torch.load(tmp_path / "two" / "checkpoint_last.pt", weights_only=True)
+    two = read_checkpoint(tmp_path / "two" / "checkpoint_last.pt", lazy=False)
     assert two["optimizer_history"][-1]["num_updates"] == one["optimizer_history"][-1]["num_updates"] == 10
     for name, value in one["model"].items():
         torch.testing.assert_close(two["model"][name], value, rtol=0, atol=1e-5, msg=name)
@@ -84,7 +85,7 @@ def test_two_processes_train_the_model_of_one_with_twice_the_update_frequency(da
 def test_regression_is_measured_over_both_processes(score_data, tmp_path):
     best = ("--best-checkpoint-metric", "pearson_and_spearman", "--maximize-best-checkpoint-metric")
     run_two(score_data, tmp_path, *best, "--regression-target", "--batch-size-valid", "3")
-    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    state = read_checkpoint(tmp_path / "checkpoint_last.pt", lazy=False)
     predictor = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")
     expected = predictor.evaluate(score_data, metrics=["pearson_and_spearman"], batch_size=1)
     assert state["extra_state"]["val_loss"] == pytest.approx(expected["pearson_and_spearman"], abs=1e-3)
@@ -155,7 +156,7 @@ def test_hydra_gives_the_same_model_from_relative_paths(data, tmp_path):
     (folder / "tiny.yaml").write_text(CONFIG % (REPOSITORY / "sot_fairseq"))
     run = run_hydra(folder, "task.data='data bin'")
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    state = torch.load(folder / "run" / "checkpoint_last.pt", weights_only=True)
+    state = read_checkpoint(folder / "run" / "checkpoint_last.pt", lazy=False)
     expected = run_train(data, tmp_path / "cli", "--max-update", "3")
     assert state["model"].keys() == expected["model"].keys()
     assert all(torch.equal(value, expected["model"][name]) for name, value in state["model"].items())

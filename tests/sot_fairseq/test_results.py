@@ -74,7 +74,7 @@ def test_saved_results_are_printed_without_evaluation(tmp_path, monkeypatch, cap
     with pytest.raises(UsageError, match=r"not a JSON file .*leave out --saved"):
         results.main()
     (tmp_path / "rte" / "results.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"no results of this command: .*leave out --saved"):
+    with pytest.raises(UsageError, match=r"task is missing: .*results.json; leave out --saved"):
         results.main()
     (tmp_path / "rte" / "results.json").unlink()
     with pytest.raises(UsageError, match=r"no results\.json: .*leave out --saved"):

@@ -124,7 +124,7 @@ def test_what_is_no_text_is_an_error_with_its_row(xlmr, text, message):
         ("sentencepiece.bpe.model", None, "no sentencepiece model: .*sentencepiece.bpe.model"),
         ("sentencepiece.bpe.model", "text", "not a sentencepiece model: .*sentencepiece.bpe.model"),
         ("sentencepiece.bpe.model", "", "not a sentencepiece model: .*sentencepiece.bpe.model"),
-        ("dict.txt", None, "cannot read the dictionary"),
+        ("dict.txt", None, "cannot read dict.txt"),
         ("dict.txt", "13 1\n262 2\n", r"only 0 of 2 tokens are pieces of sentencepiece.bpe.model: .*dict.txt"),
     ],
 )

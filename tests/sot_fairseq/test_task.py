@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import sot_fairseq
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import read_checkpoint
 from sot_core.build import FUSIONS
 from sot_fairseq.fairseq_patches.usage_errors import find_usage_error
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, write_rows
@@ -49,7 +50,7 @@ def test_stopped_and_resumed_training_is_bitwise_the_uninterrupted_one(data, tmp
 def test_a_best_metric_that_is_a_numpy_number_resumes(data, tmp_path):
     run_train(data, tmp_path, *BEST, "--max-update", "3")
     path = tmp_path / "checkpoint_last.pt"
-    state = torch.load(path, weights_only=True)
+    state = read_checkpoint(path, lazy=False)
     state["extra_state"]["best"] = np.float64(12.5)
     state["extra_state"]["val_loss"] = np.float32(12.5)
     torch.save(state, path)
@@ -344,7 +345,7 @@ class TestCheckpoints:
     def test_missing_backbone_tensors_are_refused_unless_allowed(self, data, tmp_path, caplog):
         run_train(data, tmp_path / "start", "--max-update", "1")
         path = tmp_path / "start" / "checkpoint_last.pt"
-        state = torch.load(path, weights_only=True)
+        state = read_checkpoint(path, lazy=False)
         removed = "encoder.sentence_encoder.layers.0.fc1.weight"
         del state["model"][removed]
         torch.save(state, path)

@@ -190,9 +190,9 @@ def test_folder_without_or_with_two_tokenizers(tmp_path, gpt2_folder):
     [
         ("encoder.json", None, "cannot read encoder.json .*: .*encoder.json; get fairseq's encoder.json, vocab.bpe"),
         ("vocab.bpe", None, "cannot read vocab.bpe"),
-        ("dict.txt", None, "cannot read the dictionary"),
+        ("dict.txt", None, "cannot read dict.txt"),
         ("encoder.json", "{", "not a JSON file"),
-        ("encoder.json", "[1]", "not a table of tokens and ids"),
+        ("encoder.json", "[1]", "expected object, got array"),
         ("encoder.json", '{"a": 0}', "do not fit together"),
         ("vocab.bpe", "#version\nab\n", "not '<left> <right>': .*vocab.bpe line 2"),
         ("dict.txt", "x\n", "not '<token> <count>': .*dict.txt line 1"),

@@ -1,5 +1,6 @@
 """Output folders of interrupted and of earlier runs: nothing is lost, mixed up or taken for whole."""
 
+import json
 import shutil
 
 import pytest
@@ -113,3 +114,64 @@ def test_test_files_are_read_before_the_training_and_without_their_labels(bert_f
     (data / "test.tsv").write_text("\n".join([f"{head}\tlabel", *(f"{row}\thidden" for row in rows)]) + "\n")
     main(words(bert_folder, data, tmp_path / "out", *command))
     assert len((tmp_path / "out" / "RTE.tsv").read_text().splitlines()) == 6
+
+
+def change(path, *keys, value):
+    content = torch.load(path, weights_only=False)
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    torch.save(content, path)
+
+
+class Runs:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it ran')",)
+
+
+@pytest.mark.parametrize(
+    "file,keys,value",
+    [
+        ("optimizer.pt", ("param_groups",), []),
+        ("optimizer.pt", ("param_groups", 0, "lr"), "0.1"),
+        ("optimizer.pt", ("param_groups", 0, "betas"), None),
+        ("optimizer.pt", ("state", 0, "exp_avg"), torch.zeros(3)),
+        ("optimizer.pt", ("state", 0), [1]),
+        ("optimizer.pt", ("state",), "text"),
+        ("optimizer.pt", ("state", 0, "exp_avg"), Runs()),
+        ("scheduler.pt", ("last_epoch",), "text"),
+        ("scheduler.pt", ("optimizer",), "text"),
+        ("scheduler.pt", ("_last_lr",), [[]]),
+        ("scheduler.pt", ("step",), Runs()),
+        ("rng_state.pth", ("python",), (3, (1, 2), None)),
+        ("rng_state.pth", ("cpu",), torch.zeros(3)),
+        ("rng_state.pth", ("numpy",), ("text",)),
+        ("rng_state.pth", ("cpu",), Runs()),
+    ],
+)
+def test_states_that_are_not_of_the_training(file, keys, value, broken, bert_folder, rte):
+    change(broken / "checkpoint-6" / file, *keys, value=value)
+    with pytest.raises(UsageError) as caught:
+        main(words(bert_folder, rte, broken, *RUN, "--resume_from_checkpoint", "last"))
+    assert str(caught.value).startswith("cannot resume, ")
+    assert file.partition(".")[0] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change_to", [{"global_step": "6"}, {"epoch": []}, {"log_history": {}}, {"max_steps": None}])
+def test_a_damaged_state_of_the_training(change_to, broken, bert_folder, rte):
+    path = broken / "checkpoint-6" / "trainer_state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change_to}))
+    with pytest.raises(UsageError, match=r"trainer_state\.json is cut off or broken"):
+        main(words(bert_folder, rte, broken, *RUN, "--resume_from_checkpoint", "last"))
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "rng_state.pth", "scheduler.pt"])
+def test_a_flipped_bit_is_found(file, broken, bert_folder, rte):
+    path = broken / "checkpoint-6" / file
+    content = bytearray(path.read_bytes())
+    content[content.index({"o": b"betas", "r": b"numpy", "s": b"last_epoch"}[file[0]]) + 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"{file} is cut off or broken: .*checkpoint-6; give another one"):
+        main(words(bert_folder, rte, broken, *RUN, "--resume_from_checkpoint", "last"))

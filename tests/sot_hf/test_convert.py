@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import sot_fairseq
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import read_checkpoint
 from sot_fairseq import preprocess
 from sot_hf.convert import convert, main
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows
@@ -109,7 +110,7 @@ def test_a_checkpoint_that_is_not_whole_or_has_another_vocabulary(tmp_path):
     randomize(tiny_model("bert")).save_pretrained(tmp_path / "hf")
     tokenizer().save_pretrained(tmp_path / "hf")
     source = convert(tmp_path / "hf", tmp_path / "fs")
-    state = torch.load(source / "checkpoint_best.pt")
+    state = read_checkpoint(source / "checkpoint_best.pt", lazy=False)
     for name, message in (
         ("layers.1.self_attn.q_proj.weight", "1 encoder tensors are missing"),
         ("embed_positions.weight", "no whole encoder: the checkpoint lacks .*embed_positions"),

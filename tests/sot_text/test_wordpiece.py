@@ -59,7 +59,7 @@ def test_broken_vocab(tmp_path, vocab, message):
 
 
 def test_absent_and_binary_vocab(tmp_path):
-    with pytest.raises(UsageError, match="cannot read the vocabulary"):
+    with pytest.raises(UsageError, match=r"cannot read vocab.txt"):
         read_vocab(tmp_path / "vocab.txt")
     (tmp_path / "vocab.txt").write_bytes(b"\x80\x02")
     with pytest.raises(UsageError, match="not UTF-8"):
@@ -98,10 +98,17 @@ def test_settings_round_trip(tmp_path):
     assert read_settings(tmp_path / "vocab.txt", UNCASED) == settings
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_broken_config(tmp_path, content):
+@pytest.mark.parametrize(
+    "content,problem",
+    [
+        ("{", "not a JSON file"),
+        ("[]", "expected object, got array"),
+        ('{"do_lower_case": "yes"}', "do_lower_case: expected bool"),
+    ],
+)
+def test_broken_config(tmp_path, content, problem):
     (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(UsageError, match=r"not a JSON .*tokenizer_config.json"):
+    with pytest.raises(UsageError, match=rf"{problem}.*tokenizer_config.json"):
         read_settings(tmp_path / "vocab.txt", UNCASED)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from sot_base.errors import UsageError
+from sot_base.small_files import read_json
+from sot_base.small_files import read_yaml as read_small_yaml
 from vision.cli.hvt_files import HVT_RECIPE, HVT_SIZES, is_hvt_config, translate_hvt_config
 
 __all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]
@@ -140,19 +139,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: with file and line where it is no valid YAML or JSON, or no mapping of options.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)  # YAML does not allow tabs
-    except json.JSONDecodeError as error:
-        raise UsageError(f"invalid JSON: {path}, line {error.lineno}; {error.msg}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or "it must be UTF-8 text"
-        raise UsageError(f"invalid YAML: {where}; {problem}") from error
-    if not isinstance(values, dict | None):
-        raise UsageError(f"not a mapping of options: {path}; write lines of the form 'lr: 0.001'")
-    return values or {}
+    mend = "write lines of the form 'lr: 0.001'"
+    if path.suffix == ".json":  # YAML does not allow tabs
+        return read_json(path, dict[str, Any], "write an object of options")
+    return read_small_yaml(path, dict[str, Any] | None, mend) or {}
 
 
 def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:

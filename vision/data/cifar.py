@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,24 +61,44 @@ def load_cifar(
             f"no {dataset} files: {folder.resolve()}; put {CIFAR_FOLDERS[dataset]} there, or add --download"
         )
     names = _read(folder / meta, names_key)[0]
-    images, labels = zip(*(_read(path, "data", labels_key) for path in batches), strict=True)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _unreadable(folder / meta, f"{names_key} is no list of names")
+    images, labels = zip(*(_read_batch(path, labels_key, len(names)) for path in batches), strict=True)
     pixels = np.concatenate(images).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(pixels), np.concatenate([np.asarray(some) for some in labels]), list(names)
+    return np.ascontiguousarray(pixels), np.concatenate(labels), names
+
+
+def _read_batch(path: Path, labels_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = _read(path, "data", labels_key)
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (3072,):
+        raise _unreadable(path, "data is no array of images of 32x32 pixels")
+    if not isinstance(labels, list) or len(labels) != len(images):
+        raise _unreadable(path, f"{labels_key} is no list of a label for each image")
+    if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
+        raise _unreadable(path, f"{labels_key} has a label that is none of {classes} classes")
+    return images, np.array(labels, dtype=np.int64)
 
 
 def _read(path: Path, *keys: str) -> list[Any]:
     try:
         with path.open("rb") as file:
-            return _pick(file, keys)
-    except (OSError, EOFError, KeyError, ValueError, pickle.UnpicklingError, AttributeError) as error:
-        raise UsageError(
-            f"cannot read a CIFAR file: {path.resolve()} ({type(error).__name__}: {error}); download it again"
-        ) from error
+            _check_places(file)
+            content = _ArrayUnpickler(file, encoding="latin1").load()
+        return [content[key] for key in keys]
+    except Exception as error:  # a damaged pickle calls what is allowed with anything
+        raise _unreadable(path, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
-def _pick(file: BinaryIO, keys: tuple[str, ...]) -> list[Any]:
-    content = _ArrayUnpickler(file, encoding="latin1").load()
-    return [content[key] for key in keys]
+def _check_places(file: BinaryIO) -> None:
+    """Refuse a pickle that numbers its values far beyond their count: for each number Python makes room."""
+    for count, (_, number, _) in enumerate(pickletools.genops(file)):
+        if isinstance(number, int) and number > 2**24 + count:
+            raise pickle.UnpicklingError(f"a number beyond any in these files, {number}")
+    file.seek(0)
+
+
+def _unreadable(path: Path, reason: str) -> UsageError:
+    return UsageError(f"cannot read a CIFAR file: {path.resolve()} ({reason}); download it again")
 
 
 def _download(dataset: str, root: str) -> None:

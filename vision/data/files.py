@@ -85,7 +85,11 @@ class TarTree:
         try:
             with tarfile.open(self.root, "r:") as tar:
                 members = [member for member in tar if member.isfile()]
-        except (tarfile.TarError, OSError) as error:
+            end = self.root.stat().st_size
+            beyond = [member.name for member in members if not 0 <= member.size <= end - member.offset_data]
+            if beyond:
+                raise tarfile.ReadError(f"{beyond[0][:80]} ends beyond the file")
+        except (tarfile.TarError, OSError, ValueError, OverflowError, MemoryError) as error:
             raise UsageError(
                 f"cannot read the tar: {self.root} ({error}); it must be an uncompressed tar of image folders"
             ) from error

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from sot_base.errors import UsageError
 
-__all__ = ["ImageError", "read_image", "to_rgb"]
+__all__ = ["ImageError", "decoded", "read_image", "to_rgb"]
 
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")  # Pillow reads signed 16-bit files as 32-bit "I"
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")
+MAX_PIXELS = 89_478_485  # as Pillow advises: 256 MiB of RGB; a conversion takes up to six times as much
+MAX_RATIO = 2000  # pixels per byte; a PNG of one colour has 1,000
 _ALPHA = ("RGBA", "RGBa", "LA", "PA")
 
 
@@ -40,13 +45,32 @@ def read_image(data: bytes, name: str) -> Image.Image:
         ImageError: if the bytes are not an image, or only part of one.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata and very large images are not errors
-            with Image.open(io.BytesIO(data)) as image:
-                image.load()
-                return to_rgb(image)
+        with decoded(data) as image:
+            return to_rgb(image)
     except Exception as error:  # decoders raise almost anything on broken data
         raise ImageError(name, _reason(data, error)) from error
+
+
+@contextlib.contextmanager
+def decoded(data: bytes) -> Iterator[Image.Image]:
+    """Decode the bytes of an image of a format that data sets have, and of a size that memory has room for.
+
+    Pillow knows more formats; for one of them, EPS, it would run Ghostscript.
+
+    Raises:
+        ValueError: if it is larger than `MAX_PIXELS`, or its few bytes stand for very many pixels.
+        Exception: almost any, from Pillow's decoders.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd metadata is no error
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            pixels = image.width * image.height
+            if pixels > MAX_PIXELS:
+                raise ValueError(f"{image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
+            if pixels > MAX_RATIO * len(data) + 2**22:
+                raise ValueError(f"{image.width}x{image.height} pixels in {len(data)} bytes, which is no picture")
+            image.load()
+            yield image
 
 
 def _reason(data: bytes, error: Exception) -> str:
@@ -66,12 +90,17 @@ def to_rgb(image: Image.Image) -> Image.Image:
     orientation tag of photographs is not applied, as in torchvision and timm.
     """
     if image.mode in _SIXTEEN_BIT:
-        values = np.asarray(image).astype(np.float64) / 257.0
-        return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8)).convert("RGB")
+        values = np.asarray(image).astype(np.int32).clip(0, 65535)
+        values += 128  # to the nearest: 257 is odd, so that no value lies between two
+        values //= 257
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        values = np.nan_to_num(np.asarray(image).astype(np.float64))
-        values = values * 255.0 if values.max(initial=0.0) <= 1.0 else values
-        return Image.fromarray(np.rint(values.clip(0, 255)).astype(np.uint8)).convert("RGB")
+        values = np.array(image, dtype=np.float32)
+        np.nan_to_num(values, copy=False)
+        if values.max(initial=0.0) <= 1.0:
+            values *= 255.0
+        np.rint(values.clip(0, 255, out=values), out=values)
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.mode in _ALPHA or "transparency" in image.info:
         layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import timm
@@ -18,6 +19,7 @@ from vision.models.weights.fit import classifier_names
 from vision.models.weights.load import choose_weights, load_checkpoint, load_state
 from vision.models.weights.published_names import PUBLISHED_CLASSIFIERS
 from vision.models.weights.read import read_checkpoint
+from vision.models.weights.saved import require_its_size
 
 __all__ = ["TrainedModel", "load_trained"]
 
@@ -75,6 +77,8 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
         recipe = checkpoint["recipe"] if ours else _guess_recipe(args, checkpoint, state)
         if args.model not in (None, recipe["name"]):
             raise UsageError(f"{args.checkpoint} holds {recipe['name']}, not {args.model}; leave out the model's name")
+        if ours:
+            require_its_size(partial(build_model, recipe), state, args.checkpoint)
         model, checkpoint = build_model(recipe), checkpoint if ours else {}
         saved = checkpoint.get("data_config")
         data_config = resolve_images(args, model, saved)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from timm.data import RealLabelsImagenet
 from torch import Tensor
 
 from sot_base.errors import UsageError
+from sot_base.small_files import read_json
 from vision.data.classes import imagenet_names
 
 __all__ = ["RealLabels"]
+
+ClassIndex = Annotated[int, Meta(ge=0, lt=1000)]
 
 
 class RealLabels:
@@ -38,13 +42,11 @@ class RealLabels:
             raise UsageError("--real-labels counts on one process; run it without torchrun")
         if not set(imagenet_names()) <= set(class_names):
             raise UsageError("--real-labels needs a model of ImageNet's 1,000 classes; leave it out")
+        if json_file is not None:
+            read_json(json_file, list[list[ClassIndex]], "it must be the JSON list of the labels of each image")
         try:
             self.counter = RealLabelsImagenet(names, json_file)
             unknown = [name for name in names if name.rsplit("/", 1)[-1] not in self.counter.real_labels]
-        except (OSError, json.JSONDecodeError) as error:
-            raise UsageError(
-                f"cannot read the labels: {json_file} ({error}); it must be a JSON list of lists"
-            ) from error
         except AssertionError:
             unknown = [f"{len(names)} images"]
         if unknown:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from vision.data.images import ImageError
+from vision.data.images import ImageError, decoded
 
 __all__ = ["ADE20K", "LabelRules", "read_annotation"]
 
@@ -64,8 +62,7 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
         ImageError: if the file cannot be read, has colours instead of values, another size, or a value of no class.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.load()
+        with decoded(data) as image:
             mode, values = image.mode, np.asarray(image)
     except Exception as error:  # decoders raise almost anything on broken data
         raise ImageError(name, "the annotation is empty" if not data else "the annotation is no image") from error

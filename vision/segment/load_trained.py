@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from sot_base.errors import UsageError
 from vision.cli.device import mixed_precision
 from vision.models.weights.load import load_state, read_state_dict
 from vision.models.weights.read import read_checkpoint
+from vision.models.weights.saved import require_its_size
 from vision.segment.build import build_segmenter, complete_recipe
 from vision.segment.inference import Inference, inference_options
 from vision.segment.labels import ADE20K, LabelRules
@@ -67,6 +69,7 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
             raise UsageError(
                 f"{path} says its model's arguments itself: --model-kwargs {', '.join(kwargs)}; leave it out"
             )
+        require_its_size(partial(build_segmenter, recipe), checkpoint["state_dict"], path)
         model = build_segmenter(recipe).eval()
         load_state(model, checkpoint["state_dict"], path)
         rules = LabelRules(recipe["num_classes"], **data["rules"])

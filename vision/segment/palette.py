@@ -55,4 +55,4 @@ def _read_color(text: str, where: str) -> tuple[int, ...]:
     words = re.split(r"[\s,]+", text)
     if len(words) == 3 and all(word.isdecimal() and int(word) <= 255 for word in words):
         return tuple(map(int, words))
-    raise UsageError(f"no colour: {where}, {text!r}; write #rrggbb or three numbers from 0 to 255")
+    raise UsageError(f"no colour: {where}, {text[:40]!r}; write #rrggbb or three numbers from 0 to 255")

@@ -131,15 +131,15 @@ class SegmentSession(Session):
             )
         pairs = [(key, value, saved["segmenter"].get(key)) for key, value in self.recipe.items()]
         pairs += [(key, value, saved["data"].get(key)) for key, value in self.data.items()]
-        pairs += [("images_per_step", self.images_per_step, saved["images_per_step"])]
-        pairs += [(key, getattr(self.args, key), saved["options"][key]) for key in ("opt", "layer_decay")]
+        pairs += [("images_per_step", self.images_per_step, saved.get("images_per_step"))]
+        pairs += [(key, getattr(self.args, key), saved["options"].get(key)) for key in ("opt", "layer_decay")]
         require_same(pairs)
         if "state" in saved:
             self.checkpoint = {**saved, **_from_state(saved["state"], self.args.batch_size)}
 
     def read_progress(self) -> Progress:
         """How far the run of the checkpoint has come; ``--val-steps`` and ``--steps`` may have changed since."""
-        progress, args = Progress(**self.checkpoint["progress"]), self.args
+        progress, args = Progress.from_saved(self.checkpoint["progress"], str(self.resumed)), self.args
         evaluated = not progress.step
         progress.epoch, progress.step = divmod(progress.updates, args.val_steps)
         at_the_end = progress.updates >= args.steps
@@ -205,7 +205,7 @@ class SegmentSession(Session):
 def _from_state(state: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
     """``progress`` and ``saver`` of a checkpoint that has the older ``state`` instead."""
     rows, images = state["history"], state["loss_steps"] * batch_size
-    evaluated = not state["step"] or (rows and rows[-1]["step"] == state["step"])
+    evaluated = not state["step"] or (rows and rows[-1].get("step") == state["step"])
     progress = Progress(
         step=0 if evaluated else state["step"],
         updates=state["step"],

@@ -28,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and train."""
     result = run(parse_args(train_parser(), argv))
     if result is not None:
-        best = result.best
-        text = "stopped before the first validation" if best is None else f"best mIoU: {best:.2f} %"
-        print(f"{text}, checkpoint {result.checkpoint}")  # noqa: T201
+        print(result.line("mIoU"))  # noqa: T201
 
 
 def run(args: Namespace) -> Result | None:

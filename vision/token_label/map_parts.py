@@ -13,6 +13,7 @@ import numpy as np
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
+from sot_base.small_files import parse_json
 from vision.token_label.read_maps import LabelMap
 
 __all__ = ["LabelParts", "Part"]
@@ -65,7 +66,7 @@ class LabelParts:
         if not self._path(part).exists():
             return False
         (text,) = self._load(part, "facts")
-        facts = json.loads(str(text))
+        facts = parse_json(str(text), dict[str, Any], str(self._path(part)), "remove the file and run again")
         names = [*self._facts, *(facts.keys() - self._facts.keys())]
         other = [name for name in names if facts.get(name) != self._facts.get(name)]
         if other:
@@ -109,10 +110,30 @@ class LabelParts:
         return self.folder / f"{part:06d}.npz"
 
     def _load(self, part: int, *names: str) -> list[np.ndarray]:
+        path = self._path(part)
         try:
-            with np.load(self._path(part)) as arrays:
-                return [arrays[name] for name in names]
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            with zipfile.ZipFile(path) as archive:
+                if any(record.compress_type != zipfile.ZIP_STORED for record in archive.infolist()):
+                    raise ValueError("a compressed file, which none of the parts is")
+            with np.load(path) as arrays:
+                found = [arrays[name] for name in names]
+            self._check(dict(zip(names, found, strict=True)))
+        except Exception as error:  # numpy evaluates headers as literals, which raises almost anything
+            reason = " ".join(str(error).split())[:200]
             raise UsageError(
-                f"cannot read a part of label maps: {self._path(part)} ({error}); remove the file and run again"
+                f"cannot read a part of label maps: {path} ({reason}); remove the file and run again"
             ) from error
+        return found
+
+    def _check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Make sure that arrays of a part are what `write` writes."""
+        count = len(arrays["indices"]) if "indices" in arrays else None
+        expected = {"indices": (np.int64, (count,)), "facts": (None, ())}
+        expected |= {"scores": (np.float16, (count, *self.shape)), "classes": (np.int32, (count, *self.shape))}
+        for name, array in arrays.items():
+            kind, shape = expected[name]
+            if array.shape != shape or (array.dtype != kind if kind else array.dtype.kind != "U"):
+                raise ValueError(f"{name} has {array.dtype} {array.shape}")
+        indices = arrays.get("indices", np.zeros(0, np.int64))
+        if len(indices) and not (indices[0] >= 0 and indices[-1] < self.count and (np.diff(indices) > 0).all()):
+            raise ValueError("its images are not in order")

@@ -15,19 +15,21 @@ Reference: arXiv:2104.10858.
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from sot_base.errors import UsageError
+from sot_base.safe_checkpoint import read_tensor
+from sot_base.schema import of_type
+from sot_base.small_files import read_json
 from vision.data.classes import match_classes
 from vision.data.files import FileTree, open_tree
 
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 FORMAT, VERSION = "token-label-maps", 1
+MAX_HEADER = 2**28  # bytes: the names of ImageNet's images take 50 MB
 HALF_LIMIT = 2048  # half precision holds all integers up to this one
 _REMEDY = "make the maps for these images and classes"
 
@@ -96,10 +99,10 @@ class FolderMaps:
     def __init__(self, root: str | os.PathLike[str], class_names: Sequence[str]) -> None:
         self.where = str(root)
         header = _read_header(Path(root) / "header.json")
-        names, files = header["classes"], header["files"]
+        names, files = header.classes, header.files
         self._class_index = _match(names, class_names, self.where)
         self._place = {name: position for position, name in enumerate(files)}
-        self._root, self._shape = Path(root), (len(files), header["top_k"], *header["grid"])
+        self._root, self._shape = Path(root), (len(files), header.top_k, *header.grid)
         _ = self._arrays  # so that errors are reported now
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -175,15 +178,16 @@ class TorchFileMaps:
     def _load(self, path: str) -> Tensor:
         where = f"{self.where}/{path}"
         try:
-            content = torch.load(io.BytesIO(self._tree.read(path)), weights_only=True, map_location="cpu")
-        except Exception as error:  # torch raises almost anything for other files
-            reason = getattr(error, "strerror", None) or "it is cut off, or no torch file of a tensor alone"
+            content = read_tensor(self._tree.read(path))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
-        found = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__
-        dense = isinstance(content, Tensor) and content.is_floating_point() and content.layout == torch.strided
-        if not dense or content.ndim != 4 or len(content) != 2 or not content.numel():
-            raise UsageError(f"not a label map: {where} holds {found}; it must be floats (2, top-k, height, width)")
-        return content.detach()
+        if not content.is_floating_point() or content.ndim != 4 or len(content) != 2 or not content.numel():
+            raise UsageError(
+                f"not a label map: {where} holds {content.dtype} {tuple(content.shape)}; it must be floats "
+                "(2, top-k, height, width)"
+            )
+        return content
 
 
 def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) -> LabelMaps:
@@ -243,32 +247,35 @@ def _match(names: Sequence[str], class_names: Sequence[str], where: str) -> np.n
     return match_classes(names, class_names, where)
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        kind, version = header["format"], header["version"]
-        sizes = [header["top_k"], *header["grid"]]
-        good = len(sizes) == 3 and all(isinstance(size, int) and size > 0 for size in sizes)
-        good = good and all(_are_names(header[key]) for key in ("classes", "files"))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"not a header of label maps: {path} ({error!r}); make the maps again") from error
+class _Header(msgspec.Struct):
+    """The content of ``header.json``."""
+
+    format: str
+    version: int
+    classes: Annotated[list[str], msgspec.Meta(min_length=1)]
+    files: Annotated[list[str], msgspec.Meta(min_length=1)]
+    top_k: Annotated[int, msgspec.Meta(gt=0)]
+    grid: tuple[Annotated[int, msgspec.Meta(gt=0)], Annotated[int, msgspec.Meta(gt=0)]]
+
+
+def _read_header(path: Path) -> _Header:
+    values = read_json(path, dict[str, Any], "make the maps again", MAX_HEADER)
+    kind, version = values.get("format"), values.get("version")
     if (kind, version) != (FORMAT, VERSION):
         raise UsageError(f"label maps of another format: {path} says {kind} {version}; expected {FORMAT} {VERSION}")
-    if not good:
-        raise UsageError(f"not a header of label maps: {path} (sizes {sizes}, or its names); make the maps again")
+    header = of_type(values, _Header, str(path), "make the maps again")
+    for names in (header.classes, header.files):
+        if len(set(names)) < len(names):
+            raise UsageError(f"a name twice: {path}; make the maps again")
     return header
-
-
-def _are_names(names: Any) -> bool:
-    texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return texts and 0 < len(names) == len(set(names))
 
 
 def _open_array(path: Path, shape: tuple[int, ...], dtype: type) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, EOFError, ValueError) as error:
-        raise UsageError(f"cannot read label maps: {path} ({error}); make them again") from error
+    except Exception as error:  # numpy evaluates the header as a literal, which raises almost anything
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"cannot read label maps: {path} ({reason}); make them again") from error
     if array.shape != shape or array.dtype != dtype:
         raise UsageError(
             f"label maps that are not what their header says: {path} has {array.dtype} {array.shape}, the header "

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from sot_base.schema import of_type
 
 __all__ = ["Progress"]
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass
@@ -27,15 +33,29 @@ class Progress:
         history: The rows of the log: the numbers of each evaluation.
     """
 
-    epoch: int = 0
-    step: int = 0
-    updates: int = 0
+    epoch: Count = 0
+    step: Count = 0
+    updates: Count = 0
     loss_sum: float = 0.0
-    images: int = 0
-    skipped: int = 0
-    bad_images: int = 0
+    images: Count = 0
+    skipped: Count = 0
+    bad_images: Count = 0
     part_sums: dict[str, float] = dataclasses.field(default_factory=dict)
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def from_saved(cls, values: Any, where: str) -> Progress:
+        """Read what a checkpoint holds.
+
+        Args:
+            values: The attributes by name.
+            where: The file, for messages.
+
+        Raises:
+            UsageError: naming the attribute that is not what it should be.
+        """
+        mend = "the checkpoint is damaged, or not of this version: resume from another one"
+        return of_type(values, cls, f"progress of {where}", mend)
 
     def next_epoch(self) -> None:
         """Start the next epoch."""

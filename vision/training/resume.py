@@ -23,6 +23,7 @@ import torch
 from timm.models import clean_state_dict
 
 from sot_base.errors import UsageError
+from sot_base.optimizer_state import check_optimizer_state
 from vision.cli.run_files import run_name
 from vision.models.weights.load import load_state
 from vision.models.weights.read import read_checkpoint
@@ -51,7 +52,7 @@ def find_latest(folder: str | os.PathLike[str]) -> Path:
         raise UsageError(f"nothing to resume: no checkpoint in {Path(folder).resolve()}; leave out --resume")
     if len(files) == 1:
         return files[0]
-    return max(files, key=lambda file: read_checkpoint(file, mmap=True).get("progress", {}).get("updates", 0))
+    return max(files, key=lambda file: read_checkpoint(file, plain_values=True).get("progress", {}).get("updates", 0))
 
 
 def require_same(pairs: Iterable[tuple[str, Any, Any]]) -> None:
@@ -98,13 +99,24 @@ def restore(
     if task.has_ema():
         if "state_dict_ema" not in checkpoint:
             raise UsageError("--resume: the checkpoint has no averaged weights; leave out --model-ema")
-        task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict_ema"]), ema=True)
+        try:
+            task.load_checkpoint_state(clean_state_dict(checkpoint["state_dict_ema"]), ema=True)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise UsageError(
+                f"--resume: the averaged weights do not fit the model ({reason}); give its options"
+            ) from error
     given = [{name: group[name] for name in _GIVEN if name in group} for group in optimizer.param_groups]
     try:
+        check_optimizer_state(optimizer.param_groups, checkpoint["optimizer"])
         optimizer.load_state_dict(checkpoint["optimizer"])
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"--resume: the checkpoint has another optimizer ({error}); give the same options") from error
+    except Exception as error:  # torch and timm meet almost any in a state that is none
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"--resume: the checkpoint has another optimizer ({reason}); give the same options") from error
     for group, values in zip(optimizer.param_groups, given, strict=True):
         group.update(values, initial_lr=values["lr"])
-    if checkpoint["amp_scaler"]:  # empty without a scaler
-        scaler.load_state_dict(checkpoint["amp_scaler"])
+    if checkpoint.get("amp_scaler"):  # empty without a scaler
+        try:
+            scaler.load_state_dict(checkpoint["amp_scaler"])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise UsageError(f"--resume: the checkpoint has no whole loss scaler ({error}); leave out --amp") from error

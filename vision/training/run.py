@@ -36,6 +36,11 @@ class Result:
     best: float | None
     folder: Path
 
+    def line(self, metric: str) -> str:
+        """What a command prints at its end: the best metric (percent), and the checkpoint."""
+        best = "no validation in this run" if self.best is None else f"best {metric}: {self.best:.2f} %"
+        return f"{best}, checkpoint {self.checkpoint}"
+
     @property
     def summary(self) -> Path:
         """The run's log."""

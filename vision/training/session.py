@@ -136,9 +136,13 @@ class Session(ABC):
         Raises:
             UsageError: in the middle of an epoch of other batches.
         """
-        progress = Progress(**self.checkpoint["progress"])
+        progress = Progress.from_saved(self.checkpoint["progress"], str(self.resumed))
         rows = progress.history or read_rows(self.resumed.parent / "summary.csv")  # older checkpoints hold no history
-        progress.history = [row for row in rows if int(row["epoch"]) < progress.epoch]
+        try:
+            progress.history = [row for row in rows if int(row["epoch"]) < progress.epoch]
+        except (KeyError, TypeError, ValueError):
+            where = f"{self.resumed} or summary.csv beside it"
+            raise UsageError(f"a row of the log without its epoch: {where}; resume from another checkpoint") from None
         images = self.checkpoint["images_per_step"]
         if progress.step and images != self.images_per_step:
             raise UsageError(

@@ -1,6 +1,10 @@
 """Images of every mode are read as they look."""
 
 import io
+import os
+import struct
+import subprocess
+import zlib
 
 import numpy as np
 import pytest
@@ -86,3 +90,41 @@ def test_bad_files_are_named(data, reason):
         read_image(data, "folder/bad.jpg")
     assert reason in info.value.reason
     assert isinstance(info.value, UsageError)
+
+
+def test_sixteen_bits_are_rounded_to_the_nearest():
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    image = read_image(encode(Image.fromarray(values)), "x")
+    expected = np.rint(values / 257.0).astype(np.uint8)
+    assert np.array_equal(np.asarray(image)[..., 0], expected)
+
+
+def png_of_size(width, height):
+    """A PNG file of a few bytes that says it is large."""
+    data = bytearray(encode(Image.new("L", (1, 1))))
+    data[16:24] = struct.pack(">II", width, height)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "size,problem",
+    [((10_000, 10_000), "10000x10000 pixels, more than"), ((9000, 9000), "9000x9000 pixels in .* no picture")],
+)
+def test_a_small_file_that_stands_for_very_many_pixels(size, problem):
+    with pytest.raises(ImageError, match=problem):
+        read_image(png_of_size(*size), "x")
+
+
+def test_a_page_of_one_colour_is_read():
+    for mode in ("1", "L", "P", "RGB"):
+        assert read_image(encode(Image.new(mode, (1500, 1500))), "x").size == (1500, 1500)
+
+
+def test_no_other_program_is_started(tmp_path, monkeypatch):
+    """Pillow would run Ghostscript on an EPS file, whatever its name."""
+    eps = encode(Image.new("RGB", (8, 8)), "eps")
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(os, "system", None)
+    with pytest.raises(ImageError, match="it is no image"):
+        read_image(eps, "picture.png")

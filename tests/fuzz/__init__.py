@@ -1,0 +1,1 @@
+"""Damaged and hostile files for every reader: ``make fuzz``, or ``python -m tests.fuzz --help``."""
