@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 from sot_fairseq.data.truncation import longest_first
+from sot_fairseq.fairseq_patches.stop_signals import leave_signals_to_the_parent
 
 __all__ = ["BatchedDataset", "SentenceDataset"]
 
@@ -121,6 +122,10 @@ class BatchedDataset(BaseWrapperDataset):
                 f"{flag}; give {lengths[row]} or more, or a smaller --max-positions"
             )
 
+    def __getitem__(self, index: int) -> Any:
+        leave_signals_to_the_parent()
+        return super().__getitem__(index)
+
     def ordered_indices(self) -> np.ndarray:
         if self.keep_order:
             return np.arange(len(self))
@@ -147,5 +152,10 @@ class BatchedDataset(BaseWrapperDataset):
         return {**batch, "split": (self.split, len(self))} if batch else batch
 
     @property
+    def draws_order(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self.training and not self.keep_order
+
+    @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        return self.keep_order or not self.training
+        return True

@@ -27,9 +27,11 @@ from omegaconf import OmegaConf, open_dict
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.data.dataset import BatchedDataset, SentenceDataset
+from sot_fairseq.data.epoch_batches import EpochBatches
 from sot_fairseq.data.targets import label_names, read_classes, read_numbers, target_array
+from sot_fairseq.fairseq_patches.train_loop import early_stopping_state, patch_train_loop, restore_early_stopping
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
-from sot_fairseq.runs.checks import check_best_metric, check_run
+from sot_fairseq.runs.checks import check_best_metric, check_run, metrics_of
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.settings_from_data import record_settings_from_data, take_settings_from_data
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
@@ -100,6 +102,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             )
         if not trained:
             check_run(cfg)
+            patch_train_loop()
         task = cls(cfg, dictionaries[0], dictionaries[-1])
         task.starts_training = not trained
         return task
@@ -179,6 +182,30 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         named = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.label_names, weights, strict=True))
         logger.info("class weights: %s", named)
 
+    def has_sharded_data(self, split: str) -> bool:
+        """No: the data are one folder, whose path may hold a colon."""
+        return False
+
+    def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
+        """As fairseq's own; one iterator, with its loading processes, serves all epochs of a training.
+
+        fairseq makes a new one every epoch where the order of rows is drawn anew, and the processes of the old ones
+        stay until Python's garbage collection finds them.
+        """
+        iterator = super().get_batch_iterator(dataset, **{**kwargs, "update_epoch_batch_itr": False})
+        if getattr(dataset, "draws_order", False):
+            iterator.batch_sampler = EpochBatches(self, **kwargs)
+            iterator.seed = iterator.batch_sampler.seed
+        return iterator
+
+    def get_checkpoint_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the training loop, under this class's name."""
+        return {type(self).__name__: {"early_stopping": early_stopping_state()}}
+
+    def set_checkpoint_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with what :meth:`get_checkpoint_dict` gave."""
+        restore_early_stopping(state_dict.get("early_stopping", {}))
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> SoTRobertaModel:
         """Build the encoder that ``--arch`` names and its head.
 
@@ -222,7 +249,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         record_settings_from_data(self.cfg, cfg)
         self._class_weights_option = getattr(cfg, "class_weights", None)
         criterion = super().build_criterion(cfg, from_checkpoint)
-        check_best_metric(self.cfg.best_checkpoint_metric, _metrics_of(criterion), cfg._name)
+        check_best_metric(self.cfg.best_checkpoint_metric, metrics_of(criterion), cfg._name)
         if self.cfg.multi_label and not getattr(criterion, "takes_sets", False):
             raise UsageError(
                 f"the data have several labels a row, --criterion {cfg._name} takes one; "
@@ -284,16 +311,3 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         self.label_names = names
         self.class_weights = state_dict.get("class_weights")
         self._translation[:] = [position[name] for name in folded]
-
-
-def _metrics_of(criterion: Any) -> set[str]:
-    """The metrics a criterion logs in validation; fairseq's own logs some of them on request."""
-    if hasattr(criterion, "metric_names"):
-        return set(criterion.metric_names)
-    flags = {
-        "report_mcc": ("mcc",),
-        "report_acc_and_f1": ("acc_and_f1", "f1"),
-        "report_pearson_and_spearman": ("pearson_and_spearman", "pearson", "spearman"),
-    }
-    names = {name for flag, names in flags.items() if getattr(criterion, flag, False) for name in names}
-    return names if getattr(criterion, "regression_target", False) else names | {"accuracy"}

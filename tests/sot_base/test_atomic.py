@@ -91,7 +91,8 @@ class TestTorch:
     def test_a_limit_is_named_and_nothing_half_written(self, tmp_path, blocks):
         save_torch({"old": 1}, tmp_path / "file.pt")
         code = (
-            "import resource, torch\nfrom sot_base.errors import run_main\nfrom sot_base.torch_files import save_torch\n"
+            "import resource, torch\nfrom sot_base.errors import run_main\n"
+            "from sot_base.torch_files import save_torch\n"
             f"resource.setrlimit(resource.RLIMIT_FSIZE, ({512 * blocks},) * 2)\n"
             "run_main(lambda: save_torch({'a': torch.zeros(100_000)}, sys.argv[1]))"
         )

@@ -7,8 +7,8 @@ import torch
 
 import sot_fairseq
 from sot_base.errors import UsageError, run_main
+from sot_fairseq.fairseq_patches.divergence import NonFiniteFinder
 from sot_fairseq.fairseq_patches.usage_errors import find_usage_error
-from sot_fairseq.runs.non_finite import NonFiniteFinder
 from tests.sot_fairseq.conftest import run_train
 
 HEAD = "classification_heads.sentence_classification_head"
