@@ -22,6 +22,7 @@ from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
+from sot_base.torch_files import save_torch
 from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
 from sot_hf.loading import load_config, load_weights, saved_labels
@@ -130,7 +131,7 @@ def to_fairseq(source: Path, output: Path) -> None:
             float(backbone.hidden_dropout_prob),
             float(backbone.attention_probs_dropout_prob),
         )
-        torch.save(classifier.checkpoint(), folder / "checkpoint_best.pt")
+        save_torch(classifier.checkpoint(), folder / "checkpoint_best.pt")
 
 
 def _roberta_sizes(sizes: BertArchitecture, config: RobertaConfig) -> BertArchitecture:

@@ -94,6 +94,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             "sample_size": sample_size,
         }
         if not model.training:
+            self._check_outputs(logits[0], sample)
             predictions = self._predictions(logits[0])
             log["predictions"], log["targets"] = pack(self.kind, predictions, targets)
             log |= {"kind": self.kind, "num_classes": logits[0].shape[-1], "split": sample.get("split")}
@@ -104,6 +105,13 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             right = self._predictions(sum(logits)) == targets
             log["correct"] = right.view(len(targets), -1).all(dim=1).sum()
         return loss, sample_size, log
+
+    def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
+        """Refuse to measure what is no number: the classes that come of it would look like any others."""
+        if not logits.isfinite().all():
+            split = (sample.get("split") or ("?",))[0]
+            name = getattr(self.task, "run_name", "")
+            raise UsageError(f"outputs for split {split!r} are not finite: {name}; lower --lr, or leave out --fp16")
 
     def _weights(self, logits: Tensor) -> Tensor | None:
         weights = getattr(self.task, "class_weights", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import threading
@@ -26,14 +27,17 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.number = 0
+        self.installed = False
 
     def install(self) -> None:
         """Take the signals from now on; one that is ignored, as under ``nohup``, stays so."""
-        if threading.current_thread() is not threading.main_thread():
+        if self.installed or threading.current_thread() is not threading.main_thread():
             return
+        self.installed = True
         for number in STOPPING:
-            if signal.getsignal(number) not in (signal.SIG_IGN, self._remember):
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._remember)
+        multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number
@@ -48,6 +52,13 @@ class StopSignals:
         numbers = torch.tensor([float(self.number)], device=trainer.device)
         distributed_utils.all_reduce(numbers, group=trainer.data_parallel_process_group, op="max")
         return int(numbers.item())
+
+
+def _end_loading_processes() -> None:
+    """At the end of a training: loading processes wait for work if the training was interrupted, and ignore signals."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
 
 
 def leave_signals_to_the_parent() -> None:

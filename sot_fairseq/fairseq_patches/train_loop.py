@@ -46,6 +46,7 @@ def _go_on_from_whole_checkpoints() -> None:
         return
 
     def load_checkpoint(cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
+        _forget_other_trainings()
         if cfg.restore_file == LAST and not trainer.checkpoint_suffix:
             restart, reason = find_restart(cfg.save_dir)
             if restart is not None and reason:
@@ -56,6 +57,14 @@ def _go_on_from_whole_checkpoints() -> None:
 
     load_checkpoint.finds_whole_ones = True  # type: ignore[attr-defined]
     checkpoint_utils.load_checkpoint = load_checkpoint
+
+
+def _forget_other_trainings() -> None:
+    """Fairseq keeps the best result in attributes of functions, where the next training of a process finds them."""
+    for function in (checkpoint_utils.save_checkpoint, *(module.should_stop_early for module in _loops())):
+        for name in ("best", "num_runs"):
+            if hasattr(function, name):
+                delattr(function, name)
 
 
 def _know_the_end(module: ModuleType) -> None:
@@ -81,7 +90,7 @@ def _finished(cfg: Any, trainer: Any, should_stop_early: Any) -> str | None:
     idle, patience = getattr(should_stop_early, "num_runs", 0), cfg.checkpoint.patience
     if updates >= limit:
         return f"{updates} updates are done, --max-update is {limit}"
-    if 0 < most_hours < hours:
+    if updates and 0 < most_hours < hours:
         return f"{hours:.2f} hours are used, --stop-time-hours is {most_hours:g}"
     if 0 < patience <= idle:
         return f"no better result in {idle} validations, --patience is {patience}"

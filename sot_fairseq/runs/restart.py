@@ -64,7 +64,7 @@ def newest_checkpoint(save_dir: str | os.PathLike[str]) -> Restart | None:
                 whole.append(_read(path))
             except UsageError:
                 continue
-    return max(whole, key=lambda found: found.updates, default=None)
+    return max(whole, key=lambda found: (found.updates, found.path.name == LAST), default=None)
 
 
 def _read(path: Path) -> Restart:

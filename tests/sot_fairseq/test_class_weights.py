@@ -42,6 +42,16 @@ def batch_loss(logits, targets, weights, multi_label=False):
     return mean, [part.grad for part in model.logits]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_outputs_that_are_not_finite_are_not_measured(value):
+    task = SimpleNamespace(cfg=SimpleNamespace(multi_label=False), run_name="head gap, seed 3")
+    criterion = SentencePredictionMGCrPCriterion(SentencePredictionMGCrPConfig(), task)
+    model = FixedLogits(torch.tensor([[0.0, 1.0], [0.0, value]])).eval()
+    sample = {"net_input": {}, "target": torch.zeros(2, 1, dtype=torch.long), "ntokens": 1, "split": ("valid", 2)}
+    with pytest.raises(UsageError, match="outputs for split 'valid' are not finite: head gap, seed 3; lower --lr"):
+        criterion(model, sample)
+
+
 @pytest.mark.parametrize("weights", [[0.25, 1.0, 6.0], None])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_cross_entropy_is_torchs_weighted_mean(weights, parts):
