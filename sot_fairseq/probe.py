@@ -14,9 +14,10 @@ Heads: ``cls`` is fairseq's own, the baseline; ``mgcrp``, ``gcp`` and ``gap`` (t
 pooled words as ``--head-fusion`` says, as in ``glue_scripts``; ``mgcrp-words``, ``gcp-words`` and ``gap-words`` are the
 pooled words alone. Options of the head and of the training take one or more values; every combination is trained.
 
-It writes ``OUTPUT_DIR/results.json``, in the form of ``python -m sot_fairseq.results``, and prints that table: metrics
-on the dev splits after each seed's best epoch. The file has those after the last epoch too (``last_epoch``). The best
-of many settings on a dev set looks better than it is: compare it with the default on other data.
+It writes ``OUTPUT_DIR/results.json``, in the form of ``python -m sot_fairseq.results``, and prints that table:
+metrics on the dev splits after each seed's best epoch. The file has those after the last epoch too (``last_epoch``).
+A training that fails does not stop the others: it is named with its reason (``failed``), and the exit status is 1.
+The best of many settings on a dev set looks better than it is: compare it with the default on other data.
 
 There is one cache entry for each encoder (its checkpoint's content; a ``scratch:`` encoder is drawn once, with seed 1),
 texts as token numbers, and ``--cache-dtype``. Entries can be removed at any time.
@@ -28,6 +29,7 @@ import argparse
 import json
 import logging
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,8 +56,12 @@ DATA_OPTIONS = ("--task", "--text-columns", "--label-column", "--labels", "--max
 DATA_FLAGS = ("--regression", "--multi-label")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Preprocess, encode or find the states, train every head with every seed, and print the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Preprocess, encode or find the states, train every head with every seed, and print the table.
+
+    Returns:
+        The exit status: 1 if some of the trainings failed.
+    """
     args = _parser().parse_args(arguments)
     settings = grid(args)
     if args.class_weights is not None:
@@ -69,12 +75,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         task.create_head(setting.head_settings)  # a mistake shows before the encoder runs
     cache = _states(task, args)
     data = _probe_data(task, cache, args.class_weights)
-    results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent", "heads": {}}
+    results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent"}
+    results |= {"heads": {}, "failed": {}}
     for setting in settings:
         _train(setting, task, cache, data, args, results)
+    failed = "; ".join(f"{name} ({reason})" for name, reason in results["failed"].items())
+    if not results["heads"]:
+        raise UsageError(f"all trainings failed: {failed}; correct the settings")
     print()  # noqa: T201
     print(table({args.output_dir.name: results}))  # noqa: T201
     print(f"\nwrote {args.output_dir / 'results.json'}")  # noqa: T201
+    if failed:
+        sys.stderr.write(f"error: {len(results['failed'])} trainings failed: {failed}; the others are in the table\n")
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,7 +190,9 @@ def _train(
                 lambda: task.create_head(setting.head_settings, cache.start), data, setting.training, seed
             )
         except UsageError as error:
-            raise UsageError(f"{setting.label}, seed {seed}: {error}") from None
+            sys.stderr.write(f"{setting.label}, seed {seed} failed: {error}\n")
+            results["failed"][f"{setting.label}, seed {seed}"] = str(error)
+            continue
         value = next(iter(outcome.best.values()))[data.main_metric]
         print(  # noqa: T201
             f"{setting.label}, seed {seed}: {data.main_metric} {value:.2f} in epoch {outcome.best_epoch}, "
@@ -187,9 +202,10 @@ def _train(
         for message in outcome.warnings:
             logger.warning("%s, seed %d: %s", setting.label, seed, message)
         seeds[str(seed)] = _seed_entry(setting, outcome, args, seed)
-    last = summarize([entry["last_epoch"] for entry in seeds.values()])
-    summary = summarize([entry["metrics"] for entry in seeds.values()])
-    results["heads"][setting.label] = {"seeds": seeds, "summary": summary, "last_epoch_summary": last}
+    if seeds:
+        last = summarize([entry["last_epoch"] for entry in seeds.values()])
+        summary = summarize([entry["metrics"] for entry in seeds.values()])
+        results["heads"][setting.label] = {"seeds": seeds, "summary": summary, "last_epoch_summary": last}
     with atomic_file(args.output_dir / "results.json") as path:
         path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
