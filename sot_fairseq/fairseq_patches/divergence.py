@@ -13,6 +13,7 @@ from fairseq.logging import metrics
 from torch import nn
 
 from sot_base.errors import UsageError
+from sot_base.finite import first_not_finite
 from sot_fairseq.runs.restart import newest_checkpoint
 
 __all__ = ["DivergenceError", "NonFiniteFinder", "check_weights", "report_divergence"]
@@ -70,13 +71,14 @@ def check_weights(trainer: Any) -> None:
     Raises:
         DivergenceError: naming the first module with such a weight.
     """
-    for name, parameter in trainer.get_model().named_parameters():
-        problem = _problem(parameter.detach())
-        if problem:
-            module = name.rpartition(".")[0]
-            kind = type(trainer.get_model().get_submodule(module)).__name__
-            found = f"{problem} in the weights of {module or 'the model'} ({kind})"
-            raise DivergenceError(_message(found, trainer, trainer.get_num_updates()))
+    model = trainer.get_model()
+    weight = first_not_finite(model.named_parameters())
+    if weight is None:
+        return
+    module = weight.rpartition(".")[0]
+    problem = _problem(model.get_parameter(weight).detach())
+    found = f"{problem} in the weights of {module or 'the model'} ({type(model.get_submodule(module)).__name__})"
+    raise DivergenceError(_message(found, trainer, trainer.get_num_updates()))
 
 
 def _message(found: str, trainer: Any, update: int) -> str:
