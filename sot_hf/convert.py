@@ -102,8 +102,8 @@ def to_fairseq(source: Path, output: Path) -> None:
     if not isinstance(config, SoTConfig) or config.backbone.model_type not in ("bert", "roberta"):
         kind = config.backbone.model_type if isinstance(config, SoTConfig) else config.model_type
         raise UsageError(f"a {kind} where a BERT or RoBERTa with a head is expected: {source.absolute()}; give one")
-    if config.cls_position != "first" or config.problem_type == "multi_label_classification":
-        raise UsageError(f"fairseq's task has no such model (decoder or several labels): {source.absolute()}; keep it")
+    if config.cls_position != "first":
+        raise UsageError(f"fairseq's task has no decoder: {source.absolute()}; keep it")
     backbone, kind = config.backbone, config.backbone.model_type
     labels = check_labels(saved_labels(config) or (), os.fspath(source)) if config.num_labels > 1 else ()
     model = load_weights(os.fspath(source), dtype=torch.float32)
@@ -130,6 +130,7 @@ def to_fairseq(source: Path, output: Path) -> None:
             labels,
             float(backbone.hidden_dropout_prob),
             float(backbone.attention_probs_dropout_prob),
+            multi_label=config.problem_type == "multi_label_classification",
         )
         save_torch(classifier.checkpoint(), folder / "checkpoint_best.pt")
 
@@ -206,10 +207,11 @@ def _tokenizer(classifier: FairseqClassifier) -> PreTrainedTokenizerFast | None:
 
 def _labels(classifier: FairseqClassifier) -> dict[str, Any]:
     names = list(classifier.labels) or ["score"]
+    problem = "multi_label_classification" if classifier.multi_label else "single_label_classification"
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": "single_label_classification" if classifier.labels else "regression",
+        "problem_type": problem if classifier.labels else "regression",
     }
 
 

@@ -78,8 +78,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Loss of a batch, the number that its mean divides by, and what to log."""
         if "target" not in sample:
-            where = ", ".join(map(str, sample.get("split", ())[:1])) or "the data"
-            raise UsageError(f"split {where!r} has no labels: the data; give a split with labels")
+            split = (sample.get("split") or ("?",))[0]
+            raise UsageError(f"split {split!r} has no labels: {self.task.cfg.data}; give a split with labels")
         output, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head_name)
         logits = output if isinstance(output, tuple) else (output,)
         targets = model.get_targets(sample, [output])

@@ -17,7 +17,7 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 from torch.utils.data import get_worker_info
 
-__all__ = ["StopSignals", "leave_signals_to_the_parent", "signals_for_children"]
+__all__ = ["StopSignals", "leave_signals_to_the_parent", "signals", "signals_for_children"]
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -27,7 +27,13 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.number = 0
-        self.installed = False
+        self.prepared = self.installed = False
+
+    def prepare(self) -> None:
+        """To be called before loading processes are started: they leave signals to this process, which ends them."""
+        if not self.prepared:
+            self.prepared = True
+            multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
 
     def install(self) -> None:
         """Take the signals from now on; one that is ignored, as under ``nohup``, stays so."""
@@ -37,7 +43,6 @@ class StopSignals:
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._remember)
-        multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.number = self.number or number
@@ -54,6 +59,9 @@ class StopSignals:
         return int(numbers.item())
 
 
+signals = StopSignals()
+
+
 def _end_loading_processes() -> None:
     """At the end of a training: loading processes wait for work if the training was interrupted, and ignore signals."""
     for child in multiprocessing.active_children():
@@ -62,11 +70,11 @@ def _end_loading_processes() -> None:
 
 
 def leave_signals_to_the_parent() -> None:
-    """Ignore the signals in a data loading process.
+    """Ignore the signals in a data loading process of a training.
 
     They often go to all processes of a group; a loading process that ended by itself would be an error in the training.
     """
-    if get_worker_info() is not None:
+    if signals.prepared and get_worker_info() is not None:
         _ignore_signals(os.getpid())
 
 

@@ -15,16 +15,15 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import open_dict
 
-from sot_fairseq.fairseq_patches.stop_signals import StopSignals
+from sot_fairseq.fairseq_patches.stop_signals import signals
 from sot_fairseq.runs.restart import LAST, find_restart
 
 __all__ = ["early_stopping_state", "patch_train_loop", "restore_early_stopping"]
 
-signals = StopSignals()
-
 
 def patch_train_loop() -> None:
     """Let the training that is about to start resume, finish and stop as this module says."""
+    signals.prepare()
     _go_on_from_whole_checkpoints()
     for module in _loops():
         if not getattr(module.train, "knows_the_end", False):
