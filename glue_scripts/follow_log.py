@@ -40,7 +40,7 @@ class LogFollower:
         for line in self._new_lines():
             if step := STEP.search(line):
                 epoch, update, updates, loss = step.groups()
-                self.state = f"epoch {epoch.lstrip('0')}, {update} of {updates}, loss {loss}"
+                self.state = f"epoch {epoch.lstrip('0')}, update {update} of {updates}, loss {loss}"
             elif result := VALIDATION.search(line):
                 self._print(f"{self.name}: {result[0]}\n")
                 self.state = "validated"

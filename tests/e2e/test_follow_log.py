@@ -32,7 +32,7 @@ def test_validations_at_once_and_progress_now_and_then(tmp_path, clock):
     clock[0] += 2
     follower.look()
     follower.look()
-    assert out.getvalue() == "mgcrp, seed 1: 0:16, epoch 2, 30 of 78, loss 0.512\n"
+    assert out.getvalue() == "mgcrp, seed 1: 0:16, epoch 2, update 30 of 78, loss 0.512\n"
     with log.open("a") as stream:
         stream.write(VALID[40:])
     follower.close()
