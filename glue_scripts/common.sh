@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the task scripts share: data -> encoder -> preprocess -> fairseq-train for each head and seed -> dev metric table.
 #
-#   [VARIABLE=value ...] bash glue_scripts/rte.sh [further words for fairseq-train, e.g. --cpu or --fp16]
+#   [VARIABLE=value ...] bash glue_scripts/rte.sh [extra arguments for fairseq-train, e.g. --cpu or --fp16]
 #
 # A script sets TASK and then sources this file. Variables from the environment:
 #
@@ -16,11 +16,13 @@
 #   DRY_RUN        1: prepare the data, print the fairseq-train commands and stop
 #
 # The table is sot_text/tables/hyperparameters.tsv: a row for each task and kind of encoder, with its source. Variables
-# go before it, and further words before both: --mgcrp-q 8 after the script's name replaces the table's. An update is one
-# batch; BATCH_SIZE=16 with --update-freq 4, or with --distributed-world-size 4 on 4 GPUs, makes updates of 64 sentences.
+# override the table; extra arguments override both: --mgcrp-q 8 after the script's name replaces the table's. An update
+# is one batch; BATCH_SIZE=16 with --update-freq 4, or with --distributed-world-size 4 on 4 GPUs, makes updates of 64
+# sentences.
 #
 # OUT_DIR gets data/ (binary data), <head>/seed-<n>/ (checkpoints, train.log, command.txt), run.json and results.json. A
-# run that was killed goes on from its last checkpoint when it is started again with the same settings.
+# run that was stopped goes on from its last checkpoint when it is started again with the same settings; a training that
+# fails does not stop the others (finetune.py, which takes over this process, says more).
 set -euo pipefail
 
 : "${TASK:?set TASK before sourcing common.sh}"
@@ -36,6 +38,7 @@ SEEDS=${SEEDS:-${frozen:+1 2 3}}
 SEEDS=${SEEDS:-1 2 3 4 5}
 OUT_DIR=${OUT_DIR:-out/$(tr '[:upper:]' '[:lower:]' <<<"$TASK")}
 PYTHON=${PYTHON:-python}
+[[ -n "${which+set}" ]] || which=(--task "$TASK")
 
 mistake() {
   echo "error: $*" >&2
@@ -57,35 +60,10 @@ for name in MAX_EPOCH BATCH_SIZE; do
 done
 [[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ && ! "${LR:-1}" =~ ^[0.]+([eE]|$) ]] || mistake "LR=$LR is no positive number; correct it"
 [[ "${DRY_RUN:-0}" =~ ^[01]$ ]] || mistake "DRY_RUN=$DRY_RUN; give 1, or leave it out to train"
-mkdir -p "$OUT_DIR" || mistake "OUT_DIR=$OUT_DIR cannot be made; give another OUT_DIR"
-(: >>"$OUT_DIR/.lock") 2>/dev/null || mistake "OUT_DIR=$OUT_DIR cannot be written to; give another OUT_DIR"
-if command -v flock >/dev/null; then # held until this script and what it started have ended
-  exec 9>"$OUT_DIR/.lock"
-  flock -n 9 || mistake "another run is at work in OUT_DIR=$OUT_DIR; wait for it, or give another OUT_DIR"
-fi
+dry=()
+[[ "${DRY_RUN:-0}" == 1 ]] && dry=(--dry-run)
 
-say() { printf '\n== %s\n' "$*"; }
-
-train() { # head seed
-  local save_dir=$OUT_DIR/$1/seed-$2 status=0
-  say "$TASK, head $1, seed $2"
-  cat "$save_dir/command.txt"
-  [[ "${DRY_RUN:-}" == 1 ]] && return
-  bash "$save_dir/command.txt" >"$save_dir/train.log" 2>&1 || status=$?
-  if ((status)); then
-    tail -n 3 "$save_dir/train.log" >&2
-    echo "error: fairseq-train failed: $save_dir/train.log; see the lines above" >&2
-    return "$status"
-  fi
-  grep -o "epoch [0-9]* | valid on .*" "$save_dir/train.log" || true
-}
-
-"$PYTHON" -m sot_fairseq.prepare --task "$TASK" --encoder "$ENCODER" --data-dir "$GLUE_DIR" --output-dir "$OUT_DIR" \
-  --heads "${heads[@]}" --seeds "${seeds[@]}" \
+# From here on this process is finetune.py: signals reach it directly.
+exec "$PYTHON" "$(dirname "${BASH_SOURCE[0]}")/finetune.py" "${which[@]}" "${dry[@]}" \
+  --output-dir "$OUT_DIR" --heads "${heads[@]}" --seeds "${seeds[@]}" --encoder "$ENCODER" --data-dir "$GLUE_DIR" \
   ${LR:+--lr "$LR"} ${BATCH_SIZE:+--batch-size "$BATCH_SIZE"} ${MAX_EPOCH:+--max-epoch "$MAX_EPOCH"} -- "$@"
-for head in "${heads[@]}"; do
-  for seed in "${seeds[@]}"; do train "$head" "$seed"; done
-done
-[[ "${DRY_RUN:-}" == 1 ]] && exit
-say "$TASK: dev results"
-"$PYTHON" -m sot_fairseq.results "$OUT_DIR"

@@ -9,18 +9,22 @@ from sot_fairseq.fairseq_patches.quiet_import import quiet_import
 
 with quiet_import():
     from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
+    from sot_fairseq.fairseq_patches.checkpoint_writing import write_whole_checkpoints
+    from sot_fairseq.fairseq_patches.data_paths import take_paths_with_colons
+    from sot_fairseq.fairseq_patches.divergence import report_divergence
     from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
     from sot_fairseq.fairseq_patches.safe_loading import load_safely
     from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
     from sot_fairseq.models import sot_xlmr as _xlmr  # noqa: F401
     from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
-    from sot_fairseq.runs.non_finite import report_non_finite_values
     from sot_fairseq.tasks import sentence_prediction_mgcrp as _task  # noqa: F401
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 
 load_safely()
 gather_on_cpu_too()
-report_non_finite_values()
+report_divergence()
+write_whole_checkpoints()
+take_paths_with_colons()
 prepare_command_line(__path__[0])

@@ -21,11 +21,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
 from sot_base.small_files import read_json
+from sot_base.torch_files import save_torch
 from sot_fairseq.pretrained.arch_args import bert_model_args
 from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import FairseqBert, bert_to_fairseq
@@ -76,7 +75,7 @@ def convert(
     _log(weights, architecture, bert)
     arch = arch or ("sot_bert_large" if architecture.embed_dim >= 1024 else "sot_bert_base")
     with atomic_folder(output) as folder:
-        torch.save(_checkpoint(bert, architecture, arch), folder / "model.pt")
+        save_torch(_checkpoint(bert, architecture, arch), folder / "model.pt")
         write_dict(pieces, folder / "dict.txt")
         tokenizer = folder / "tokenizer"
         tokenizer.mkdir()

@@ -14,9 +14,10 @@ Heads: ``cls`` is fairseq's own, the baseline; ``mgcrp``, ``gcp`` and ``gap`` (t
 pooled words as ``--head-fusion`` says, as in ``glue_scripts``; ``mgcrp-words``, ``gcp-words`` and ``gap-words`` are the
 pooled words alone. Options of the head and of the training take one or more values; every combination is trained.
 
-It writes ``OUTPUT_DIR/results.json``, in the form of ``python -m sot_fairseq.results``, and prints that table: metrics
-on the dev splits after each seed's best epoch. The file has those after the last epoch too (``last_epoch``). The best
-of many settings on a dev set looks better than it is: compare it with the default on other data.
+It writes ``OUTPUT_DIR/results.json``, in the form of ``python -m sot_fairseq.results``, and prints that table:
+metrics on the dev splits after each seed's best epoch. The file has those after the last epoch too (``last_epoch``).
+A training that fails does not stop the others: it is named with its reason (``failed``), and the exit status is 1.
+The best of many settings on a dev set looks better than it is: compare it with the default on other data.
 
 There is one cache entry for each encoder (its checkpoint's content; a ``scratch:`` encoder is drawn once, with seed 1),
 texts as token numbers, and ``--cache-dtype``. Entries can be removed at any time.
@@ -26,7 +27,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,29 +46,48 @@ from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
 from sot_fairseq.probing.token_cache import TokenCache, open_or_create
 from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
 from sot_fairseq.results import summarize, table
+from sot_text.class_weights import class_weights, parse_class_weights
 
 __all__ = ["main"]
 
+logger = logging.getLogger(__name__)
+
 DATA_OPTIONS = ("--task", "--text-columns", "--label-column", "--labels", "--max-length")
+DATA_FLAGS = ("--regression", "--multi-label")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Preprocess, encode or find the states, train every head with every seed, and print the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Preprocess, encode or find the states, train every head with every seed, and print the table.
+
+    Returns:
+        The exit status: 1 if some of the trainings failed.
+    """
     args = _parser().parse_args(arguments)
     settings = grid(args)
+    if args.class_weights is not None:
+        parse_class_weights(args.class_weights)
+        if args.regression:
+            raise UsageError(f"a regression has no classes: --class-weights {args.class_weights}; leave it out")
     encoder = encoders.find(args.encoder)
     preprocess.main([*_data_words(args), "--output-dir", str(args.output_dir / "data"), *encoder.preprocess_args])
     task = ProbeTask(encoder, args.output_dir / "data")
     for setting in settings:
         task.create_head(setting.head_settings)  # a mistake shows before the encoder runs
     cache = _states(task, args)
-    data = _probe_data(task, cache)
-    results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent", "heads": {}}
+    data = _probe_data(task, cache, args.class_weights)
+    results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent"}
+    results |= {"heads": {}, "failed": {}}
     for setting in settings:
         _train(setting, task, cache, data, args, results)
+    failed = "; ".join(f"{name} ({reason})" for name, reason in results["failed"].items())
+    if not results["heads"]:
+        raise UsageError(f"all trainings failed: {failed}; correct the settings")
     print()  # noqa: T201
     print(table({args.output_dir.name: results}))  # noqa: T201
     print(f"\nwrote {args.output_dir / 'results.json'}")  # noqa: T201
+    if failed:
+        sys.stderr.write(f"error: {len(results['failed'])} trainings failed: {failed}; the others are in the table\n")
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output-dir", required=True, type=Path, help="the folder for results.json and the binary data"
     )
+    parser.add_argument(
+        "--class-weights",
+        metavar="WEIGHTS",
+        help="of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)",
+    )
     parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training each [1 2 3]")
     data = parser.add_argument_group("what the files hold, as python -m sot_fairseq.preprocess has it")
     data.add_argument("--task", help="a GLUE task")
@@ -82,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--label-column", help="own data: name of the column with the label")
     data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
     data.add_argument("--regression", action="store_true", help="own data: the label is a number")
+    data.add_argument("--multi-label", action="store_true", help="own data: a cell lists labels, X,Y, or none")
     data.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
     cache = parser.add_argument_group("cache of token states")
     cache.add_argument("--cache-dir", type=Path, help="where it lies [$SOT_CACHE/token_states]")
@@ -100,9 +128,9 @@ def _seed(text: str) -> int:
 
 def _data_words(args: argparse.Namespace) -> list[str]:
     """The data's options as words for ``python -m sot_fairseq.preprocess``."""
-    given = [(flag, vars(args)[flag[2:].replace("-", "_")]) for flag in DATA_OPTIONS]
-    words = [word for flag, value in given if value is not None for word in (flag, str(value))]
-    return ["--data-dir", args.data_dir, *words, *(["--regression"] if args.regression else [])]
+    given = {flag: vars(args)[flag[2:].replace("-", "_")] for flag in (*DATA_OPTIONS, *DATA_FLAGS)}
+    words = [word for flag in DATA_OPTIONS if given[flag] is not None for word in (flag, str(given[flag]))]
+    return ["--data-dir", args.data_dir, *words, *(flag for flag in DATA_FLAGS if given[flag])]
 
 
 def _states(task: ProbeTask, args: argparse.Namespace) -> TokenCache:
@@ -119,16 +147,31 @@ def _states(task: ProbeTask, args: argparse.Namespace) -> TokenCache:
     return cache
 
 
-def _probe_data(task: ProbeTask, cache: TokenCache) -> ProbeData:
+def _probe_data(task: ProbeTask, cache: TokenCache, weights_option: str | None) -> ProbeData:
     header = task.header
-    kind = torch.float32 if header.regression else torch.int64
+    kind = torch.float32 if header.regression else torch.bool if header.multi_label else torch.int64
     splits = {
         name: ProbeSplit(cache.splits[name], torch.from_numpy(rows.targets).to(kind))
         for name, rows in task.splits.items()
     }
     train = splits.pop("train")
-    dev = {Path(header.splits[name].source).stem: split for name, split in splits.items()}
-    return ProbeData(train, dev, header.metrics, header.main_metric, header.num_classes, header.regression)
+    weights = None
+    if weights_option is not None:
+        targets = train.targets
+        counts = targets.sum(dim=0) if header.multi_label else targets.bincount(minlength=header.num_classes)
+        found = class_weights(weights_option, header.labels, counts.tolist(), len(targets), header.multi_label)
+        weights = torch.from_numpy(found).float()
+    return ProbeData(
+        train=train,
+        dev={Path(header.splits[name].source).stem: split for name, split in splits.items()},
+        metrics=header.metrics,
+        main_metric=header.main_metric,
+        num_classes=header.num_classes,
+        regression=header.regression,
+        multi_label=header.multi_label,
+        labels=header.labels,
+        class_weights=weights,
+    )
 
 
 def _train(
@@ -147,17 +190,22 @@ def _train(
                 lambda: task.create_head(setting.head_settings, cache.start), data, setting.training, seed
             )
         except UsageError as error:
-            raise UsageError(f"{setting.label}, seed {seed}: {error}") from None
+            sys.stderr.write(f"{setting.label}, seed {seed} failed: {error}\n")
+            results["failed"][f"{setting.label}, seed {seed}"] = str(error)
+            continue
         value = next(iter(outcome.best.values()))[data.main_metric]
         print(  # noqa: T201
             f"{setting.label}, seed {seed}: {data.main_metric} {value:.2f} in epoch {outcome.best_epoch}, "
             f"{outcome.seconds:.2f} s an epoch",
             flush=True,
         )
+        for message in outcome.warnings:
+            logger.warning("%s, seed %d: %s", setting.label, seed, message)
         seeds[str(seed)] = _seed_entry(setting, outcome, args, seed)
-    last = summarize([entry["last_epoch"] for entry in seeds.values()])
-    summary = summarize([entry["metrics"] for entry in seeds.values()])
-    results["heads"][setting.label] = {"seeds": seeds, "summary": summary, "last_epoch_summary": last}
+    if seeds:
+        last = summarize([entry["last_epoch"] for entry in seeds.values()])
+        summary = summarize([entry["metrics"] for entry in seeds.values()])
+        results["heads"][setting.label] = {"seeds": seeds, "summary": summary, "last_epoch_summary": last}
     with atomic_file(args.output_dir / "results.json") as path:
         path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
@@ -165,6 +213,7 @@ def _train(
 def _seed_entry(setting: ProbeSettings, outcome: Outcome, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     words = ["--encoder", args.encoder, *_data_words(args), "--output-dir", str(args.output_dir)]
     words += ["--seeds", str(seed), *setting.words]
+    words += ["--class-weights", args.class_weights] if args.class_weights else []
     words += ["--cache-dir", str(args.cache_dir)] if args.cache_dir else []
     words += ["--cache-dtype", args.cache_dtype] if args.cache_dtype != "float16" else []
     return {

@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -30,6 +30,7 @@ from sot_text.hyperparameters import TABLES, read_table
 __all__ = ["collect", "read_reported", "summarize", "table"]
 
 RESULTS = "results.json"
+FAILED = "failed.txt"  # beside the checkpoints of a training that failed, with the reason (glue_scripts/finetune.py)
 REPORTED = TABLES / "reported.tsv"
 REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
 
@@ -58,13 +59,14 @@ class HeadResults(TypedDict):
 
 
 class Results(TypedDict):
-    """The content of ``results.json``."""
+    """The content of ``results.json``; ``failed`` holds the last line of each training that failed."""
 
     task: str
     encoder: str | None
     metric: str
     unit: str
     heads: dict[str, HeadResults]
+    failed: NotRequired[dict[str, str]]
 
 
 class _Run(msgspec.Struct):
@@ -82,7 +84,7 @@ def collect(out_dir: Path) -> Results:
     Returns:
         The content of ``results.json``: task, encoder (None if it is not known), metric names, and for each head the
         metrics (percent) of each seed on each dev split, named after its file, with mean, standard deviation (of a
-        sample; None for one seed) and median.
+        sample; None for one seed) and median; trainings that failed, which are left out, with their reasons.
 
     Raises:
         UsageError: if there is no checkpoint.
@@ -91,7 +93,7 @@ def collect(out_dir: Path) -> Results:
     splits = {name: counts for name, counts in header.splits.items() if name.startswith("valid") and counts.labelled}
     heads: dict[str, Any] = {}
     found = [path.parent for path in out_dir.glob("*/seed-*/checkpoint_best.pt")]
-    folders = [path for path in found if path.name[5:].isdecimal()]  # not a copy, seed-1.old
+    folders = [path for path in found if path.name[5:].isdecimal() and not (path / FAILED).exists()]  # not seed-1.old
     for folder in sorted(folders, key=lambda path: (path.parent.name, int(path.name[5:]))):
         predictor = from_pretrained(folder, "checkpoint_best.pt")
         metrics = {
@@ -111,7 +113,18 @@ def collect(out_dir: Path) -> Results:
         head["summary"] = summarize([seed["metrics"] for seed in head["seeds"].values()])
     run = out_dir / RUN_FILE
     encoder = read_json(run, _Run, "remove it, or run the script again").encoder if run.exists() else None
-    return {"task": header.task, "encoder": encoder, "metric": header.main_metric, "unit": "percent", "heads": heads}
+    failed = {
+        f"{path.parent.parent.name}/{path.parent.name}": path.read_text(encoding="utf-8").strip()
+        for path in sorted(out_dir.glob(f"*/seed-*/{FAILED}"))
+    }
+    return {
+        "task": header.task,
+        "encoder": encoder,
+        "metric": header.main_metric,
+        "unit": "percent",
+        "heads": heads,
+        "failed": failed,
+    }
 
 
 def read_saved(out_dir: Path) -> Results:

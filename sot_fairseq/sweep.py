@@ -14,8 +14,10 @@ number of updates of a schedule does, is better left alone.
 
 SWEEP_DIR gets ``runs.csv``, a row for each training, ``study.log``, optuna's journal, and ``runs/``, the logs;
 checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A sweep that was killed goes on when
-it is started again with the same words; with more ``--trials``, it goes on from there. The best of many settings,
-chosen on the dev set, is better there than elsewhere: train it again with new seeds before you report it.
+it is started again with the same words; with more ``--trials``, it goes on from there. A setting whose training fails
+is left out; only a first one that does not even start, as with a mistake in the command, ends the sweep. Signals are
+passed on to the training. The best of many settings, chosen on the dev set, is better there than elsewhere: train it
+again with new seeds before you report it.
 """
 
 from __future__ import annotations
@@ -26,11 +28,10 @@ import hashlib
 import json
 import shlex
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import optuna
@@ -40,16 +41,19 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from sot_base.atomic import atomic_file
+from sot_base.children import Children
 from sot_base.errors import UsageError, run_main
 from sot_base.markdown import markdown_table
 from sot_base.small_files import read_json
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
-from sot_fairseq.runs.search_space import Parameter, command_words, parse_parameter
+from sot_fairseq.runs.search_space import Parameter, command_words, grid, parse_parameter, setting_of
 
 __all__ = ["Sweep", "main"]
 
 OWN_OPTIONS = ("--seed", "--save-dir")
 SHOWN = 5  # settings in the table
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+BEGIN = "begin training epoch"  # in the log of a training that has started
 
 
 class _RunResult(msgspec.Struct):
@@ -106,8 +110,8 @@ class Sweep:
             sampler_seed: Its random seed.
 
         Raises:
-            UsageError: If the first trial fails, the sampler cannot do with the parameters, or another process is at
-                work in the folder.
+            UsageError: If the first trial does not start or all fail, the sampler cannot do with the parameters, or
+                another process is at work in the folder.
         """
         try:
             with FileLock(self.folder / ".lock", timeout=0):
@@ -124,44 +128,58 @@ class Sweep:
         )
         # begins elsewhere after each restart, or the first draws would be those of the start
         study.sampler = self._sampler(sampler, sampler_seed + len(study.get_trials(deepcopy=False)))
-        done = (TrialState.COMPLETE, TrialState.PRUNED)
-        settled = [trial.params for trial in study.get_trials(states=(*done, TrialState.WAITING))]
-        for trial in study.get_trials(states=(TrialState.RUNNING, TrialState.FAIL)):  # of a sweep that was stopped
+        self._enqueue(study, grid(self.parameters, sampler_seed) if sampler == "grid" else [])
+        error = ""
+        with Children() as children:
+            while len(study.get_trials(deepcopy=False, states=DONE)) < trials:
+                if sampler == "grid" and not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                    break
+                error = self._try(study, children) or error
+        if error and not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            raise UsageError(f"all trials failed, the last one: {error}")
+
+    def _enqueue(self, study: optuna.Study, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Put into the queue what a stopped sweep had begun, and settings that are neither done nor waiting."""
+        settled = [setting_of(trial) for trial in study.get_trials(states=(*DONE, TrialState.WAITING))]
+        begun = study.get_trials(states=(TrialState.RUNNING, TrialState.FAIL))
+        for trial in begun:
             if trial.state == TrialState.RUNNING:
                 study.tell(trial.number, state=TrialState.FAIL)
-            if trial.params not in settled:
-                study.enqueue_trial(trial.params)
-                settled.append(trial.params)
-        left = trials - len(study.get_trials(states=done))
-        if left > 0:
-            study.optimize(self._objective, n_trials=left)
+        for setting in (*map(setting_of, begun), *settings):
+            if setting not in settled:
+                study.enqueue_trial(dict(setting))
+                settled.append(setting)
 
     def _sampler(self, name: str, seed: int) -> optuna.samplers.BaseSampler:
         if name == "grid":
             ranges = [parameter.name for parameter in self.parameters if not parameter.choices]
             if ranges:
                 raise UsageError(f"a range has no grid: --param {ranges[0]}; list its values, or use tpe or random")
-            return optuna.samplers.GridSampler({p.name: list(p.choices) for p in self.parameters}, seed=seed)
         return optuna.samplers.TPESampler(seed=seed) if name == "tpe" else optuna.samplers.RandomSampler(seed=seed)
 
-    def _objective(self, trial: optuna.Trial) -> float:
+    def _try(self, study: optuna.Study, children: Children) -> str:
+        """Train one setting with every seed; returns why it is left out, or ""."""
+        trial = study.ask()
         words = command_words({parameter.name: parameter.suggest(trial) for parameter in self.parameters})
         trial.set_user_attr("words", words)
-        values = []
+        values: list[float] = []
         for seed in self.seeds:
-            value, error = self._train(words, seed)
+            value, error, started = self._train(words, seed, children)
             if value is None:
-                if trial.number == 0:
+                mistake = not started and not study.get_trials(deepcopy=False, states=DONE)
+                study.tell(trial, state=TrialState.FAIL if mistake else TrialState.PRUNED)
+                if mistake:
                     raise UsageError(error)
                 sys.stderr.write(f"trial {trial.number} is left out: {error}\n")
-                raise optuna.TrialPruned
+                return error
             values.append(value)
             trial.set_user_attr("values", values)
-            self.write_csv(trial.study)
-        return statistics.fmean(values)
+            self.write_csv(study)
+        study.tell(trial, statistics.fmean(values))
+        return ""
 
-    def _train(self, words: Sequence[str], seed: int) -> tuple[float | None, str]:
-        """Train once; give the best value, or None and what went wrong. A run that is done is not done again."""
+    def _train(self, words: Sequence[str], seed: int, children: Children) -> tuple[float | None, str, bool]:
+        """Train once, unless that is done: the best value, or None, what went wrong, and whether it trained at all."""
         key = hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
         save_dir = self.folder / "runs" / key / f"seed-{seed}"
         result = save_dir / "result.json"
@@ -172,22 +190,19 @@ class Sweep:
             sys.stdout.flush()
             log = save_dir / "train.log"
             with log.open("a", encoding="utf-8") as stream:
-                run = subprocess.run(
-                    [sys.executable, "-m", "fairseq_cli.train", *command], stdout=stream, stderr=stream, check=False
-                )
-            if run.returncode:
-                last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
-                return (
-                    None,
-                    f"fairseq-train failed ({' '.join(last).removeprefix('error: ')}): {log.absolute()}; see it",
-                )
+                begin = stream.tell()
+                status = run_training(children, command, stream)
+            if status:
+                text = log.read_bytes()[begin:].decode("utf-8", "replace")
+                last = " ".join(text.splitlines()[-1:]).removeprefix("error: ")
+                return None, f"fairseq-train failed ({last}): {log.absolute()}; see it", BEGIN in text
             state = read_checked_checkpoint(save_dir / "checkpoint_last.pt")
             with atomic_file(result) as temporary:
                 temporary.write_text(json.dumps({"value": float(state["extra_state"]["best"])}) + "\n")
         if not self.keep_checkpoints:
             for checkpoint in save_dir.glob("checkpoint*.pt"):
                 checkpoint.unlink()
-        return read_json(result, _RunResult, "remove it to train this run again").value, ""
+        return read_json(result, _RunResult, "remove it to train this run again").value, "", True
 
     def write_csv(self, study: optuna.Study) -> None:
         """Write ``runs.csv``: trial, seed, the parameters and the metric, a row for each finished training."""
@@ -214,6 +229,12 @@ class Sweep:
             numbers = (f"{statistics.fmean(values):.2f}", spread, str(len(values)))
             rows.append((str(rank), setting, *numbers, f"{min(values):.2f}", f"{max(values):.2f}"))
         return f"{len(best)} settings tried\n{markdown_table(rows)}"
+
+
+def run_training(children: Children, words: Sequence[str], log: IO[str]) -> int:
+    """Run ``fairseq-train``; returns its status."""
+    training = children.start([sys.executable, "-m", "fairseq_cli.train", *words], stdout=log, stderr=log)
+    return children.wait(training)[0]
 
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:

@@ -22,6 +22,7 @@ from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
+from sot_base.torch_files import save_torch
 from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
 from sot_hf.loading import load_config, load_weights, saved_labels
@@ -101,8 +102,8 @@ def to_fairseq(source: Path, output: Path) -> None:
     if not isinstance(config, SoTConfig) or config.backbone.model_type not in ("bert", "roberta"):
         kind = config.backbone.model_type if isinstance(config, SoTConfig) else config.model_type
         raise UsageError(f"a {kind} where a BERT or RoBERTa with a head is expected: {source.absolute()}; give one")
-    if config.cls_position != "first" or config.problem_type == "multi_label_classification":
-        raise UsageError(f"fairseq's task has no such model (decoder or several labels): {source.absolute()}; keep it")
+    if config.cls_position != "first":
+        raise UsageError(f"fairseq's task has no decoder: {source.absolute()}; keep it")
     backbone, kind = config.backbone, config.backbone.model_type
     labels = check_labels(saved_labels(config) or (), os.fspath(source)) if config.num_labels > 1 else ()
     model = load_weights(os.fspath(source), dtype=torch.float32)
@@ -129,8 +130,9 @@ def to_fairseq(source: Path, output: Path) -> None:
             labels,
             float(backbone.hidden_dropout_prob),
             float(backbone.attention_probs_dropout_prob),
+            multi_label=config.problem_type == "multi_label_classification",
         )
-        torch.save(classifier.checkpoint(), folder / "checkpoint_best.pt")
+        save_torch(classifier.checkpoint(), folder / "checkpoint_best.pt")
 
 
 def _roberta_sizes(sizes: BertArchitecture, config: RobertaConfig) -> BertArchitecture:
@@ -205,10 +207,11 @@ def _tokenizer(classifier: FairseqClassifier) -> PreTrainedTokenizerFast | None:
 
 def _labels(classifier: FairseqClassifier) -> dict[str, Any]:
     names = list(classifier.labels) or ["score"]
+    problem = "multi_label_classification" if classifier.multi_label else "single_label_classification"
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": "single_label_classification" if classifier.labels else "regression",
+        "problem_type": problem if classifier.labels else "regression",
     }
 
 

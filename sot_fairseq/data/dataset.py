@@ -1,4 +1,4 @@
-"""Data sets of sentence classification: pairs within the length limit, labels by name, batches of like length."""
+"""Data sets of sentence classification: pairs within the length limit, and batches of like length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 from sot_fairseq.data.truncation import longest_first
+from sot_fairseq.fairseq_patches.stop_signals import leave_signals_to_the_parent
 
-__all__ = ["BatchedDataset", "LabelDataset", "SentenceDataset"]
+__all__ = ["BatchedDataset", "SentenceDataset"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,28 +86,6 @@ def _cut(tokens: Tensor, kept: int) -> Tensor:
     return tokens if len(tokens) == kept + 1 else torch.cat((tokens[:kept], tokens[-1:]))
 
 
-class LabelDataset(FairseqDataset):
-    """Class numbers, translated to the model's order of labels.
-
-    Args:
-        classes: Class number of each row in the data's own order.
-        translation: For each of them the model's number; changed in place when a checkpoint brings its own order.
-    """
-
-    def __init__(self, classes: np.ndarray, translation: np.ndarray) -> None:
-        super().__init__()
-        self.classes, self.translation = classes, translation
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.translation[self.classes[index]])
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    def collater(self, samples: Sequence[int]) -> Tensor:
-        return torch.tensor(samples, dtype=torch.long).unsqueeze(-1)
-
-
 class BatchedDataset(BaseWrapperDataset):
     """Batches of rows of about the same length, so that little is padded, and without losing a row.
 
@@ -143,6 +122,10 @@ class BatchedDataset(BaseWrapperDataset):
                 f"{flag}; give {lengths[row]} or more, or a smaller --max-positions"
             )
 
+    def __getitem__(self, index: int) -> Any:
+        leave_signals_to_the_parent()
+        return super().__getitem__(index)
+
     def ordered_indices(self) -> np.ndarray:
         if self.keep_order:
             return np.arange(len(self))
@@ -169,5 +152,10 @@ class BatchedDataset(BaseWrapperDataset):
         return {**batch, "split": (self.split, len(self))} if batch else batch
 
     @property
+    def draws_order(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self.training and not self.keep_order
+
+    @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        return self.keep_order or not self.training
+        return True

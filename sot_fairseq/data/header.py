@@ -68,6 +68,7 @@ class DataHeader:
         max_length: Positions that samples were shortened to; None if they were not.
         splits: What was written, by split name.
         moses_detokenize: Whether texts were detokenized first; older files lack it, for they were not.
+        multi_label: Whether a row may have several labels, or none; older files lack it.
         format_version: Of this file.
     """
 
@@ -87,6 +88,7 @@ class DataHeader:
     max_length: Annotated[int, Meta(gt=0)] | None
     splits: dict[str, SplitCounts]
     moses_detokenize: bool = False
+    multi_label: bool = False
     format_version: int = FORMAT_VERSION
 
     @property

@@ -1,39 +1,75 @@
-"""What fairseq's own command lines owe a user: a mistake is one line and status 2, paths are relative to the start.
+"""What fairseq's own command lines owe a user: mistakes in one line and status 2, signals obeyed, paths of the start.
 
 ``fairseq-hydra-train`` alone goes to a new folder before it starts; this returns from there.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 from types import TracebackType
+from typing import Any
 
+from fairseq.distributed import utils as distributed_utils
 from fairseq.utils import import_user_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
 from omegaconf.errors import InterpolationKeyError
+from torch.multiprocessing import ProcessExitedException
 
-from sot_base.errors import UsageError
+from sot_base.errors import UsageError, os_error_message, write_utf8
+from sot_fairseq.fairseq_patches.stop_signals import signals_for_children
 
 __all__ = ["find_usage_error", "prepare_command_line"]
+
+logger = logging.getLogger(__name__)
 
 
 def prepare_command_line(package_folder: str) -> None:
     """If fairseq imported this package as ``--user-dir``, report mistakes and return to the folder of the start."""
     if os.path.abspath(package_folder) not in getattr(import_user_module, "memo", ()):
         return
+    write_utf8()
     _report_usage_errors()
+    _prepare_start()
     if HydraConfig.initialized():
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else hydra prints errors itself and ends with status 1
         os.chdir(get_original_cwd())
 
 
+def _prepare_start() -> None:
+    """Between reading the command line and starting the processes."""
+    stock = distributed_utils.call_main
+    if getattr(stock, "passes_signals_on", False):
+        return
+
+    def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
+        if cfg.checkpoint.write_checkpoints_asynchronously:  # without iopath fairseq would end, with status 0
+            logger.warning(
+                "--write-checkpoints-asynchronously is ignored: only a checkpoint that is written at once is whole"
+            )
+            cfg.checkpoint.write_checkpoints_asynchronously = False
+        with signals_for_children():
+            stock(cfg, main, **kwargs)
+
+    call_main.passes_signals_on = True  # type: ignore[attr-defined]
+    distributed_utils.call_main = call_main
+
+
 def _report_usage_errors() -> None:
-    """Print an uncaught mistake without its traceback."""
+    """Print an uncaught mistake without its traceback, and end as signals ask."""
     hook = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # shells often send it twice, to the group and by a script
+            sys.stdout.flush()
+            sys.stderr.write("interrupted\n")
+            raise SystemExit(130)
+        if isinstance(error, ProcessExitedException) and error.exit_code > 128:  # a GPU's process, asked to stop
+            raise SystemExit(error.exit_code)
         usage_error = find_usage_error(error)
         if usage_error is None:
             hook(kind, error, traceback)
@@ -58,6 +94,5 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         return error
     if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
         return UsageError("this task needs a criterion of its kind: --criterion; give sentence_prediction_mgcrp")
-    if isinstance(last, OSError) and last.filename:
-        return UsageError(f"{last.strerror}: {os.path.abspath(last.filename)}; check the path and who may write there")
-    return None
+    message = os_error_message(last) if isinstance(last, OSError) else None
+    return None if message is None else UsageError(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 
 import torch
 
+from sot_base.atomic import atomic_file, remove_unfinished
 from sot_base.errors import UsageError
 from sot_fairseq.fairseq_patches.checkpoint_config import check_literals
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
+from sot_fairseq.runs.restart import LAST, find_restart
 
-__all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run"]
+__all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run", "metrics_of"]
 
 DESCRIPTION_FILES = ("input0/dict.txt", "label/dict.txt", "preprocess.json", "tokenizer")
+logger = logging.getLogger(__name__)
+
 FAIRSEQ_METRICS = {"loss", "nll_loss", "ppl"}
 
 
@@ -32,14 +37,12 @@ def check_run(cfg: Any) -> None:
     check_literals(cfg._get_root())
     check_processes(cfg.distributed_world_size)
     check_precision(cfg)
-    last = os.path.join(cfg.save_dir, "checkpoint_last.pt")
-    if cfg.restore_file == "checkpoint_last.pt" and os.path.exists(last):
-        try:
-            read_checked_checkpoint(last)
-        except UsageError as error:
-            raise UsageError(f"cannot go on: {error}, or remove it to start anew") from None
+    if cfg.restore_file == LAST:
+        restart, reason = find_restart(cfg.save_dir)
+        if restart is not None and reason:
+            logger.warning("%s: going on from %s; to start anew, give another --save-dir", reason, restart)
     for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
-        if path and path != "checkpoint_last.pt":
+        if path and path != LAST:
             if not os.path.isfile(path):
                 raise UsageError(f"no such checkpoint: {flag} {os.path.abspath(path)}; check the path")
             read_checked_checkpoint(path)  # tells another kind of file, and a damaged one
@@ -50,7 +53,7 @@ def check_run(cfg: Any) -> None:
             f"{how} --maximize-best-checkpoint-metric"
         )
     if not cfg.no_save and (cfg.distributed_rank or 0) == 0:
-        copy_data_description(Path(cfg.data), Path(cfg.save_dir))
+        prepare_save_dir(Path(cfg.data), Path(cfg.save_dir))
 
 
 def check_processes(world_size: int) -> None:
@@ -92,14 +95,31 @@ def check_best_metric(name: str, metrics: set[str], criterion: str) -> None:
         )
 
 
-def copy_data_description(data: Path, save_dir: Path) -> None:
-    """Copy dictionaries, label names and tokenizer beside the checkpoints: that folder then predicts on its own."""
+def metrics_of(criterion: Any) -> set[str]:
+    """The metrics a criterion logs in validation; fairseq's own logs some of them on request."""
+    if hasattr(criterion, "metric_names"):
+        return set(criterion.metric_names)
+    flags = {
+        "report_mcc": ("mcc",),
+        "report_acc_and_f1": ("acc_and_f1", "f1"),
+        "report_pearson_and_spearman": ("pearson_and_spearman", "pearson", "spearman"),
+    }
+    names = {name for flag, names in flags.items() if getattr(criterion, flag, False) for name in names}
+    return names if getattr(criterion, "regression_target", False) else names | {"accuracy"}
+
+
+def prepare_save_dir(data: Path, save_dir: Path) -> None:
+    """Remove what a killed run was writing, and copy dictionaries, label names and tokenizer beside the checkpoints.
+
+    The folder then predicts on its own. The copies are ordinary files, whatever the rights of the data's.
+    """
+    for folder in (save_dir, *(save_dir / name for name in ("input0", "label", "tokenizer"))):
+        remove_unfinished(folder)
     if data.resolve() == save_dir.resolve():
         return
     for name in DESCRIPTION_FILES:
-        source, target = data / name, save_dir / name
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
-        elif source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        source = data / name
+        for file in sorted(source.iterdir()) if source.is_dir() else [source]:
+            if file.is_file():
+                with atomic_file(save_dir / file.relative_to(data)) as temporary:
+                    shutil.copyfile(file, temporary)

@@ -77,7 +77,7 @@ def train_command(
         *("--max-epoch", str(values.max_epoch), "--seed", str(seed)),
         *("--save-dir", str(save_dir), "--no-epoch-checkpoints"),
         *("--best-checkpoint-metric", header.main_metric, "--maximize-best-checkpoint-metric"),
-        *("--no-progress-bar", "--log-format", "simple"),
+        *("--no-progress-bar", "--log-format", "simple", "--log-interval", "10"),
         *(["--regression-target"] if header.regression else ()),
         *words,
     ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import optuna
 
 from sot_base.errors import UsageError
 
-__all__ = ["Parameter", "command_words", "parse_parameter"]
+__all__ = ["Parameter", "command_words", "grid", "parse_parameter", "setting_of"]
 
 Value = str | int | float
 FORM = "write NAME=A,B,C or NAME=LOW..HIGH, with :log or :int after HIGH if need be"
@@ -71,6 +73,24 @@ def parse_parameter(text: str) -> Parameter:
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise UsageError(f"not whole numbers: --param {text}; leave out :int or mend them")
     return Parameter(name, (), low, high, kind)
+
+
+def grid(parameters: Sequence[Parameter], seed: int) -> list[dict[str, str]]:
+    """Every combination of listed values, in an order drawn from the seed.
+
+    To be queued: optuna's grid sampler does not know trials that are queued again after a kill.
+    """
+    combinations = itertools.product(*(parameter.choices for parameter in parameters))
+    names = [parameter.name for parameter in parameters]
+    settings = [dict(zip(names, values, strict=True)) for values in combinations]
+    random.Random(seed).shuffle(settings)
+    return settings
+
+
+def setting_of(trial: optuna.trial.FrozenTrial) -> dict[str, Value]:
+    """The values that a trial has taken, or those that it is to take when it comes out of the queue."""
+    values: dict[str, Value] = trial.params or dict(trial.system_attrs.get("fixed_params", {}))
+    return values
 
 
 def command_words(values: Mapping[str, Value]) -> list[str]:

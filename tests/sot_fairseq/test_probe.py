@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shlex
 import statistics
 import subprocess
@@ -73,11 +74,11 @@ def cache(tmp_path_factory):
 def run(glue, encoder, tmp_path):
     """Runs the command line; returns what is in results.json."""
 
-    def run_probe(*words, task="SST-2", out=tmp_path / "out", which=encoder):
+    def run_probe(*words, task="SST-2", out=tmp_path / "out", which=encoder, status=0):
         data = ("--task", task, "--data-dir", glue) if task else ()
         settings = ("--epochs", "2", "--batch-size", "8", *TINY_HEAD)
         arguments = ("--encoder", which, *data, "--output-dir", out, "--seeds", "1", *settings, *words)
-        probe.main([str(argument) for argument in arguments])
+        assert probe.main([str(argument) for argument in arguments]) == status
         return json.loads((out / "results.json").read_text())
 
     return run_probe
@@ -350,10 +351,45 @@ def test_usage_errors(run, glue, tmp_path, monkeypatch, capsys):
         run("--data-dir", tmp_path / "own")
 
 
-def test_a_training_that_diverges_says_which_and_keeps_the_others(run, tmp_path):
-    with pytest.raises(UsageError, match=r"^cls --lr 1e\+30, seed 1: the loss is not finite: epoch \d, .* lower --lr"):
-        run("--heads", "cls", "mgcrp", "--lr", "0.01", "1e30")
-    assert list(json.loads((tmp_path / "out" / "results.json").read_text())["heads"]) == ["cls --lr 0.01"]
+def test_a_training_that_diverges_does_not_stop_the_others(run, capsys):
+    results = run("--heads", "cls", "mgcrp", "--lr", "1e30", "0.01", "--seeds", "1", "2", status=1)
+    assert list(results["heads"]) == ["cls --lr 0.01", "mgcrp --lr 0.01"]
+    assert list(results["heads"]["cls --lr 0.01"]["seeds"]) == ["1", "2"]
+    names = [f"{head} --lr 1e+30, seed {seed}" for head in ("cls", "mgcrp") for seed in (1, 2)]
+    assert list(results["failed"]) == names
+    assert re.fullmatch(r"the loss is not finite: epoch \d, lr 1e\+30; give a lower --lr", results["failed"][names[0]])
+    captured = capsys.readouterr()
+    assert captured.err.count("failed: the loss is not finite") == 4
+    assert captured.err.splitlines()[-1].startswith(
+        "error: 4 trainings failed: cls --lr 1e+30, seed 1 (the loss is not"
+    )
+    assert "cls --lr 0.01" in captured.out
+
+
+def test_class_weights_and_a_collapsed_head(run, caplog, capsys):
+    results = run("--heads", "gap", "--class-weights", "1=1000", "--lr", "0.05")
+    assert "--class-weights 1=1000" in results["heads"]["gap"]["seeds"]["1"]["command"]
+    assert "gap, seed 1: all 16 predictions of split 'dev' are '1', as are " in caplog.text
+    with pytest.raises(UsageError, match="no such class: --class-weights 'cat'; the classes are 0, 1"):
+        run("--heads", "gap", "--class-weights", "cat=2")
+    with pytest.raises(UsageError, match="'1' is no weight of a class: --class-weights 1"):
+        run("--class-weights", "1")
+
+
+def test_several_labels_a_row(run, tmp_path):
+    rng = random.Random(5)
+    for split, count in SPLITS.items():
+        texts = [text(rng) for _ in range(count)]
+        rows = [(line, ",".join(word for word in ("cat", "mat") if word in line.split())) for line in texts]
+        write_rows(tmp_path / "own" / f"{split}.tsv", ("sentence", "words"), rows)
+    own = ("--data-dir", tmp_path / "own", "--text-columns", "sentence", "--label-column", "words", "--multi-label")
+    words = ("--heads", "gap-words", "--lr", "0.03", "--epochs", "10", "--class-weights", "balanced")
+    results = run(*own, *words, task=None)
+    metrics = results["heads"]["gap-words"]["seeds"]["1"]["metrics"]["dev"]
+    assert set(metrics) == {"f1_micro", "f1_macro", "accuracy"}
+    assert metrics["f1_micro"] > 80
+    assert results["metric"] == "f1_micro"
+    assert " --multi-label " in results["heads"]["gap-words"]["seeds"]["1"]["command"]
 
 
 def test_mistakes_are_one_line_and_status_2(tmp_path):
@@ -366,5 +402,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path):
 
 
 def test_a_head_that_breaks_in_its_last_update_has_no_metrics(run):
-    with pytest.raises(UsageError, match=r"^cls, seed 1: the head's outputs are not finite after an epoch"):
+    with pytest.raises(
+        UsageError, match=r"^all trainings failed: cls, seed 1 \(the head's outputs are not finite after an epoch"
+    ):
         run("--heads", "cls", "--lr", "1e38", "--epochs", "1", "--batch-size", "1000")

@@ -63,11 +63,11 @@ def resolve_command_line(words):
     return OmegaConf.to_container(cfg) | {"model": None, "scoring": None}, model  # scoring is of generated text
 
 
-def resolve_hydra(name, user_dir):
+def resolve_hydra(name, user_dir, *more):
     """As fairseq_cli.hydra_train does it."""
     hydra_init(name)
     with initialize_config_dir(config_dir=str(CONFIG_DIR)):
-        cfg = compose(name, overrides=[f"common.user_dir={user_dir}"])
+        cfg = compose(name, overrides=[f"common.user_dir={user_dir}", *more])
     add_defaults(cfg)
     tree = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     model = argparse.Namespace(**tree["model"], max_positions=tree["task"]["max_positions"])
@@ -83,6 +83,15 @@ def test_hydra_and_command_line_resolve_to_the_same_settings(task):
     tree, model = resolve_hydra(script_name(task), words[words.index("--user-dir") + 1])
     assert tree == expected
     assert {name: expected_model[name] for name in model} == model
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_options_that_are_not_in_the_yaml_files():
+    words = ("+criterion.class_weights=balanced", "+task.multi_label=true", "checkpoint.patience=3")
+    tree, _ = resolve_hydra("cola", str(REPOSITORY / "sot_fairseq"), *words)
+    assert tree["criterion"]["class_weights"] == "balanced"
+    assert tree["task"]["multi_label"] is True
+    assert tree["checkpoint"]["patience"] == 3
 
 
 @pytest.mark.parametrize("task", GLUE_TASKS)

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import statistics
-import subprocess
 
 import optuna
 import pytest
@@ -26,21 +25,21 @@ def trainings(monkeypatch):
     """In place of fairseq-train: writes a checkpoint whose metric is known; the list of commands it got."""
     commands, fails_at = [], {}
 
-    def train(words, stdout, stderr, check):
+    def train(children, words, log):
         options = dict(itertools.pairwise(words))
         commands.append(options)
-        if len(commands) == fails_at.get("step"):
-            stdout.write("error: the training diverged\n")
-            return subprocess.CompletedProcess(words, 2)
+        if len(commands) in fails_at:
+            log.write(f"{fails_at[len(commands)]}error: the training diverged\n")
+            return 2
         if options.get("--lr") == "killed":
             raise KeyboardInterrupt
         value = -((float(options["--lr"]) - 3) ** 2) + 0.1 * int(options["--seed"])
         state = {"model": {}, "args": None, "cfg": {}, "extra_state": {"best": value}}
         torch.save(state, f"{options['--save-dir']}/checkpoint_last.pt")
         torch.save(state, f"{options['--save-dir']}/checkpoint_best.pt")
-        return subprocess.CompletedProcess(words, 0)
+        return 0
 
-    monkeypatch.setattr(sweep.subprocess, "run", train)
+    monkeypatch.setattr(sweep, "run_training", train)
     train.fails_at = fails_at
     return commands
 
@@ -85,29 +84,79 @@ def test_tpe_finds_the_top_of_a_range_and_goes_on_where_it_stopped(trainings, tm
 
 
 def test_a_killed_sweep_repeats_only_what_was_not_done(trainings, tmp_path):
-    words = ["--param", "lr=killed,3", "--seeds", "1", "2", "--sampler", "grid", "--trials", "2", "--", "DATA", *METRIC]
-    order = []
-    for _ in range(3):  # the grid's order is drawn
-        try:
+    words = [
+        "--param",
+        "lr=killed,3,4",
+        "--seeds",
+        "1",
+        "2",
+        "--sampler",
+        "grid",
+        "--trials",
+        "3",
+        "--",
+        "DATA",
+        *METRIC,
+    ]
+    for _ in range(4):  # the grid's order is drawn; a killed setting is the first one after a restart
+        with pytest.raises(KeyboardInterrupt):
             sweep.main([str(tmp_path / "s"), *words])
-        except KeyboardInterrupt:
-            order.append("killed")
-    assert order == ["killed"] * 3
-    done = [options for options in trainings if options["--lr"] == "3"]
-    assert len(done) <= 2  # with seeds 1 and 2, never twice
+    done = [(options["--lr"], options["--seed"]) for options in trainings if options["--lr"] != "killed"]
+    assert len(done) == len(set(done))
+    assert [options["--lr"] for options in trainings].count("killed") == 4
 
 
-def test_a_failing_setting_is_left_out_unless_it_is_the_first(trainings, tmp_path, capsys):
-    words = ["--param", "lr=3,4,5", "--seeds", "1", "--sampler", "grid", "--", "DATA", *METRIC]
-    sweep.subprocess.run.fails_at["step"] = 2
-    sweep.main([str(tmp_path / "second"), *words])
+def test_a_grid_goes_on_after_a_kill_and_ends(trainings, tmp_path, monkeypatch, capsys):
+    words = [str(tmp_path / "s"), "--param", "lr=2,3,4", "--seeds", "1", "--sampler", "grid", "--", "DATA", *METRIC]
+    stock, left = sweep.run_training, [1]
+
+    def killed_once(children, command, log):
+        if len(trainings) == 1 and left:
+            left.pop()
+            raise KeyboardInterrupt
+        return stock(children, command, log)
+
+    monkeypatch.setattr(sweep, "run_training", killed_once)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.main(words)
+    for _ in range(2):
+        sweep.main(words)
+        assert sorted(options["--lr"] for options in trainings) == ["2", "3", "4"]
+        assert "3 settings tried" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_setting_that_diverges_is_left_out(trainings, tmp_path, capsys, sampler, step):
+    words = ["--param", "lr=3,4,5", "--seeds", "1", "--sampler", sampler, "--trials", "3", "--", "DATA", *METRIC]
+    sweep.run_training.fails_at[step] = "begin training epoch 1\n"
+    sweep.main([str(tmp_path / "s"), *words])
     captured = capsys.readouterr()
-    assert "trial 1 is left out: fairseq-train failed (the training diverged)" in captured.err
-    assert "2 settings tried" in captured.out
-    assert [row["trial"] for row in rows(tmp_path / "second")] == ["0", "2"]
-    sweep.subprocess.run.fails_at["step"] = len(trainings) + 1
+    assert captured.err.startswith(f"trial {step - 1} is left out: fairseq-train failed (the training diverged): ")
+    assert "Traceback" not in captured.err
+    assert [row["trial"] for row in rows(tmp_path / "s")] == [str(n) for n in range(3) if n != step - 1]
+    before = len(trainings)
+    sweep.main([str(tmp_path / "s"), *words])  # nothing is left to do
+    assert len(trainings) == before
+
+
+def test_all_settings_diverge(trainings, tmp_path, capsys):
+    words = ["--param", "lr=3,4", "--seeds", "1", "--sampler", "grid", "--", "DATA", *METRIC]
+    sweep.run_training.fails_at |= dict.fromkeys((1, 2), "begin training epoch 1\n")
+    with pytest.raises(
+        UsageError, match=r"all trials failed, the last one: fairseq-train failed \(the training diverged"
+    ):
+        sweep.main([str(tmp_path / "s"), *words])
+    assert capsys.readouterr().err.count("is left out") == 2
+
+
+def test_a_command_that_does_not_start_ends_the_sweep_and_is_tried_again(trainings, tmp_path):
+    words = [str(tmp_path / "s"), "--param", "lr=3,4", "--seeds", "1", "--sampler", "grid", "--", "DATA", *METRIC]
+    sweep.run_training.fails_at[1] = ""
     with pytest.raises(UsageError, match=r"fairseq-train failed \(the training diverged\): .*train.log"):
-        sweep.main([str(tmp_path / "first"), *words])
+        sweep.main(words)
+    sweep.main(words)
+    assert sorted(row["lr"] for row in rows(tmp_path / "s")) == ["3", "4"]
 
 
 def test_a_command_file_is_read_without_what_the_sweep_sets(trainings, tmp_path):

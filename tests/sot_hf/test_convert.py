@@ -106,6 +106,27 @@ def test_regression_from_hugging_face(tmp_path):
     assert_close(found.logits(PAIRS), hugging_face_logits(tmp_path / "hf", PAIRS), rtol=0, atol=1e-4)
 
 
+def test_several_labels_there_and_back(tmp_path):
+    rng = random.Random(6)
+    for name, count in (("train", 20), ("dev", 7)):
+        rows = [(sentence(rng), sentence(rng), rng.choice(["a", "a,b", "", "c"])) for _ in range(count)]
+        write_rows(tmp_path / f"{name}.tsv", ("first", "second", "labels"), rows)
+    columns = ("--text-columns", "first,second", "--label-column", "labels", "--multi-label")
+    data = preprocess_folder(tmp_path, tmp_path / "bin", *columns)
+    best = ("--best-checkpoint-metric", "f1_micro", "--maximize-best-checkpoint-metric", "--max-update", "1")
+    shake(run_train(data, tmp_path / "fs", *best, arch="sot_bert_base"), tmp_path / "fs" / "checkpoint_best.pt")
+    expected = sot_fairseq.from_pretrained(tmp_path / "fs").predict(PAIRS)
+    convert(tmp_path / "fs", tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["problem_type"] == "multi_label_classification"
+    probabilities = hugging_face_logits(tmp_path / "hf", PAIRS).sigmoid()
+    assert_close(probabilities, torch.tensor([list(p.probabilities.values()) for p in expected]), rtol=0, atol=1e-4)
+    convert(tmp_path / "hf", tmp_path / "back")
+    found = sot_fairseq.from_pretrained(tmp_path / "back")
+    assert found.multi_label
+    assert [prediction.label for prediction in found.predict(PAIRS)] == [prediction.label for prediction in expected]
+
+
 def test_a_checkpoint_that_is_not_whole_or_has_another_vocabulary(tmp_path):
     randomize(tiny_model("bert")).save_pretrained(tmp_path / "hf")
     tokenizer().save_pretrained(tmp_path / "hf")

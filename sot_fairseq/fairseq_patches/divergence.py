@@ -1,4 +1,4 @@
-"""What a training does about values that are not finite: it names the module, and it counts the steps it skips."""
+"""What a training does about values that are not finite: it says where they arose, and it counts skipped steps."""
 
 from __future__ import annotations
 
@@ -13,29 +13,45 @@ from fairseq.logging import metrics
 from torch import nn
 
 from sot_base.errors import UsageError
+from sot_base.finite import first_not_finite
+from sot_fairseq.runs.restart import newest_checkpoint
 
-__all__ = ["NonFiniteFinder", "report_non_finite_values"]
-
-ADVICE = "lower --lr, warm up for longer or give --clip-norm; the checkpoints so far are kept"
+__all__ = ["DivergenceError", "NonFiniteFinder", "check_weights", "report_divergence"]
 
 
-def report_non_finite_values() -> None:
-    """Let fairseq's trainer name the first module that is not finite, and tell the task of every step it skips.
+class DivergenceError(UsageError):
+    """A training whose values are no longer finite."""
+
+
+def report_divergence() -> None:
+    """Let fairseq's trainer say where a training diverged, and tell the task of every step it skips.
 
     The trainer repeats a step with gradients that are not finite under fairseq's own ``NanDetector``, which fails by
-    itself (``StopIteration``) on every encoder that returns a dictionary, RoBERTa's among them.
+    itself (``StopIteration``) on every encoder that returns a dictionary, RoBERTa's among them. An update with finite
+    gradients may leave weights that are not: they are looked at before they are measured or saved.
     """
-    fairseq_trainer.NanDetector = NonFiniteFinder
-    stock = fairseq_trainer.Trainer.train_step
-    if getattr(stock, "counts_skipped_steps", False):
+    trainer = fairseq_trainer.Trainer
+    stock = {name: getattr(trainer, name) for name in ("train_step", "begin_epoch", "begin_valid_epoch")}
+    if getattr(stock["train_step"], "reports_divergence", False):
         return
+    fairseq_trainer.NanDetector = NonFiniteFinder
+
+    def begin_epoch(self: Any, epoch: int) -> None:
+        self.epoch = epoch
+        stock["begin_epoch"](self, epoch)
+
+    def begin_valid_epoch(self: Any, epoch: int) -> None:
+        check_weights(self)
+        stock["begin_valid_epoch"](self, epoch)
 
     def train_step(self: Any, samples: Any, raise_oom: bool = False) -> Any:
         if getattr(self, "within_step", False) or not hasattr(self.task, "count_step"):
-            return stock(self, samples, raise_oom)  # with --amp a step calls this method again to retry
+            return stock["train_step"](self, samples, raise_oom)  # with --amp a step calls this method again to retry
         updates, self.within_step = self.get_num_updates(), True
         try:
-            output = stock(self, samples, raise_oom)
+            output = stock["train_step"](self, samples, raise_oom)
+        except (DivergenceError, FloatingPointError) as error:
+            raise DivergenceError(_message(str(error).split(". ")[0], self, updates + 1)) from error
         finally:
             self.within_step = False
             self.task.count_step(done=self.get_num_updates() > updates)
@@ -44,8 +60,35 @@ def report_non_finite_values() -> None:
                 metrics.log_scalar("skipped", self.task.skipped_steps, weight=0, priority=650, round=0)
         return output
 
-    train_step.counts_skipped_steps = True  # type: ignore[attr-defined]
-    fairseq_trainer.Trainer.train_step = train_step
+    train_step.reports_divergence = True  # type: ignore[attr-defined]
+    for function in (begin_epoch, begin_valid_epoch, train_step):
+        setattr(trainer, function.__name__, function)
+
+
+def check_weights(trainer: Any) -> None:
+    """Refuse a model that is not finite, in the memory of a training, before it is measured or saved.
+
+    Raises:
+        DivergenceError: naming the first module with such a weight.
+    """
+    model = trainer.get_model()
+    weight = first_not_finite(model.named_parameters())
+    if weight is None:
+        return
+    module = weight.rpartition(".")[0]
+    problem = _problem(model.get_parameter(weight).detach())
+    found = f"{problem} in the weights of {module or 'the model'} ({type(model.get_submodule(module)).__name__})"
+    raise DivergenceError(_message(found, trainer, trainer.get_num_updates()))
+
+
+def _message(found: str, trainer: Any, update: int) -> str:
+    last = newest_checkpoint(trainer.cfg.checkpoint.save_dir)
+    kept = "no checkpoint was written yet" if last is None else f"the last good checkpoint is {last}"
+    epoch = getattr(trainer, "epoch", 1)
+    return (
+        f"the training diverged, {found}: epoch {epoch}, update {update}, lr {trainer.get_lr():.4g}; "
+        f"lower --lr, warm up for longer or give --clip-norm; {kept}"
+    )
 
 
 class NonFiniteFinder:
@@ -58,7 +101,7 @@ class NonFiniteFinder:
         model: The model.
 
     Raises:
-        UsageError: on leaving the block, if something was found.
+        DivergenceError: on leaving the block, if something was found.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -90,7 +133,7 @@ class NonFiniteFinder:
             handle.remove()
         self.warnings.__exit__(kind, error, trace)
         if self.found:
-            raise UsageError(f"the training diverged: {self.found}; {ADVICE}") from error
+            raise DivergenceError(self.found) from error
 
 
 def _problem(values: Any) -> str | None:

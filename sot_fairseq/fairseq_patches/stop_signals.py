@@ -1,0 +1,111 @@
+"""Signals that ask a training to stop: clusters send SIGTERM before a time limit, terminals SIGHUP when they close."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.util
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from torch.utils.data import get_worker_info
+
+__all__ = ["StopSignals", "leave_signals_to_the_parent", "signals", "signals_for_children"]
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Remembers the first signal that asked to stop, so that an update is finished and saved first."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.prepared = self.installed = False
+
+    def prepare(self) -> None:
+        """To be called before loading processes are started: they leave signals to this process, which ends them."""
+        if not self.prepared:
+            self.prepared = True
+            multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
+
+    def install(self) -> None:
+        """Take the signals from now on; one that is ignored, as under ``nohup``, stays so."""
+        if self.installed or threading.current_thread() is not threading.main_thread():
+            return
+        self.installed = True
+        for number in STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.number = self.number or number
+
+    def received(self, trainer: Any) -> int:
+        """The signal that any of the processes received; 0 if none did.
+
+        All processes of a training must ask at the same update.
+        """
+        if trainer.data_parallel_world_size <= 1:
+            return self.number
+        numbers = torch.tensor([float(self.number)], device=trainer.device)
+        distributed_utils.all_reduce(numbers, group=trainer.data_parallel_process_group, op="max")
+        return int(numbers.item())
+
+
+signals = StopSignals()
+
+
+def _end_loading_processes() -> None:
+    """At the end of a training: loading processes wait for work if the training was interrupted, and ignore signals."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
+
+
+def leave_signals_to_the_parent() -> None:
+    """Ignore the signals in a data loading process of a training.
+
+    They often go to all processes of a group; a loading process that ended by itself would be an error in the training.
+    """
+    if signals.prepared and get_worker_info() is not None:
+        _ignore_signals(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _ignore_signals(process: int) -> None:
+    """Do so once in each process."""
+    for number in (*STOPPING, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def signals_for_children() -> Iterator[None]:
+    """Pass the signals on to the processes that are started in the block, one for each GPU.
+
+    The process that starts them would end at once, and they with it, without a checkpoint.
+    """
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        children = multiprocessing.active_children()
+        for child in children:
+            os.kill(child.pid or 0, number)
+        if not children:  # nothing to save yet
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number] or signal.SIG_DFL)
