@@ -15,7 +15,8 @@ The input is one of
 
 The output goes to standard output or ``--output``: the label and one column of probabilities for each class, in the
 model's order, with a header line if the input is a file; or with ``--json`` one JSON object a line. A regression gives
-the number alone. Lines of standard input give as many lines.
+the number alone, a model of several labels those whose probability is at least ``--threshold``, as ``a,b``. Lines of
+standard input give as many lines.
 ``--submission`` writes what GLUE's server takes, into a file or under GLUE's name into a folder, and nothing else
 unless ``--output`` or ``--json`` is given as well.
 """
@@ -40,6 +41,7 @@ from sot_base.errors import UsageError, run_main
 from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
 from sot_fairseq.prediction.read_input import Row, read_lines, read_task_file
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task
+from sot_text.names import join_names, split_names
 from sot_text.submission import (
     INDEX_COLUMNS,
     check_submission,
@@ -68,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     submission, indices = None, []
     if args.submission is not None and task is not None and table is not None:
         check_submission(task, predictor.labels)
-        indices = submission_indices(table)
+        indices = submission_indices(table, task)
         submission = submission_path(args.submission, task, Path(args.input))
-    labels: list[str | float] = []
+    labels: list[str | float | tuple[str, ...]] = []
     with _output(args.output, silent=submission is not None and not args.json) as stream:
         if stream is not None and table is not None and not args.json:
             stream.write("\t".join(["label", *predictor.labels] if predictor.labels else ["prediction"]) + "\n")
-        for predictions in _predict(predictor, rows, args.batch_size):
+        for predictions in _predict(predictor, rows, args):
             if stream is not None:
                 as_line = _as_json if args.json else _as_tsv
                 stream.writelines(as_line(prediction) + "\n" for prediction in predictions)
@@ -94,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="write one JSON object a line instead of a TSV file")
     parser.add_argument("--output", metavar="FILE", help="where to write; default: standard output")
     parser.add_argument("--submission", metavar="FILE_OR_DIR", help="write what GLUE's server takes of a test file")
+    parser.add_argument(
+        "--threshold", type=float, default=0.5, help="several labels a row: probability of a label (default: 0.5)"
+    )
     add_model_options(parser)
     parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
     return parser
@@ -121,6 +126,8 @@ def _check_options(args: argparse.Namespace) -> None:
             raise UsageError(f"--{given[0].replace('_', '-')} without a file: the command line; name the TSV file")
     if args.batch_size < 1:
         raise UsageError(f"not a positive number: --batch-size {args.batch_size}; give 1 or more")
+    if not 0 <= args.threshold <= 1:
+        raise UsageError(f"no probability: --threshold {args.threshold:g}; give a number from 0 to 1")
 
 
 def _task(args: argparse.Namespace, predictor: SentencePredictor) -> GlueTask | None:
@@ -140,7 +147,7 @@ def _read_file(
     optional = INDEX_COLUMNS if args.submission is not None else ()
     columns: Sequence[str]
     if args.text_columns:
-        columns = args.text_columns.split(",")
+        columns = split_names(args.text_columns, "--text-columns")
         table = read_tsv(path, columns, optional=[name for name in optional if name not in columns])
     elif task is not None:
         table, columns = read_task_file(path, task, optional)
@@ -154,10 +161,10 @@ def _read_file(
     return table, zip(*(table.columns[column] for column in columns), strict=True)
 
 
-def _predict(predictor: SentencePredictor, rows: Iterable[Row], batch_size: int) -> Iterator[list[Prediction]]:
+def _predict(predictor: SentencePredictor, rows: Iterable[Row], args: argparse.Namespace) -> Iterator[list[Prediction]]:
     rows = iter(rows)
     while chunk := list(islice(rows, CHUNK)):
-        yield predictor.predict(chunk, batch_size)
+        yield predictor.predict(chunk, args.batch_size, args.threshold)
 
 
 @contextlib.contextmanager
@@ -173,7 +180,8 @@ def _output(path: str | None, silent: bool) -> Iterator[TextIO | None]:
 def _as_tsv(prediction: Prediction) -> str:
     if not prediction.probabilities:
         return f"{prediction.label:.6g}"
-    return "\t".join([str(prediction.label), *(f"{value:.6f}" for value in prediction.probabilities.values())])
+    label = join_names(prediction.label) if isinstance(prediction.label, tuple) else str(prediction.label)
+    return "\t".join([label, *(f"{value:.6f}" for value in prediction.probabilities.values())])
 
 
 def _as_json(prediction: Prediction) -> str:

@@ -13,7 +13,8 @@ The folder it writes:
   byte for byte what ``multiprocessing_bpe_encoder --keep-empty`` and ``fairseq-preprocess --only-source`` make of the
   same columns;
 * ``label``: the same for the class names, without fillers and in canonical order: GLUE's own, or sorted, never by
-  frequency. In regression ``train.label``..., one number a line as it is in the TSV file;
+  frequency; with ``--multi-label`` a row has as many as its cell lists. In regression ``train.label``..., one number a
+  line as it is in the TSV file;
 * ``tokenizer``: its files, enough to encode new text
   (:meth:`~sot_fairseq.tokenizers.tokenization.TextEncoder.from_folder`);
 * ``preprocess.json``: labels, metrics, counts... (:class:`sot_fairseq.data.header.DataHeader`).
@@ -42,7 +43,8 @@ from sot_fairseq.data.binarize import write_data
 from sot_fairseq.tokenizers.subwords import SUBWORDS
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
-from sot_text.labels import check_labels
+from sot_text.labels import parse_labels
+from sot_text.names import join_names, split_names
 
 __all__ = ["main"]
 
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         counts = f"{split.rows} rows, {split.tokens} tokens, longest {split.longest}"
         counts += f", {split.truncated} truncated, {split.skipped} skipped, {'' if split.labelled else 'no '}labels"
         print(f"{name} ({split.source}): {counts}")  # noqa: T201
-    print(f"labels: {', '.join(header.labels) or 'numbers'}")  # noqa: T201
+    print(f"labels: {join_names(header.labels) or 'numbers'}")  # noqa: T201
     print(f"wrote {args.output_dir}")  # noqa: T201
 
 
@@ -72,8 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--task", help=f"a GLUE task: {', '.join(GLUE_TASKS)}")
     data.add_argument("--text-columns", metavar="A[,B]", help="own data: names of one or two columns, as in line 1")
     data.add_argument("--label-column", help="own data: name of the column with the label")
-    data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
+    data.add_argument(
+        "--labels",
+        metavar="X,Y,...",
+        help='own data: the labels in order; by default sorted; a comma in a name: "X, Y"',
+    )
     data.add_argument("--regression", action="store_true", help="own data: the label is a number")
+    data.add_argument("--multi-label", action="store_true", help="own data: a cell lists labels, X,Y, or none")
     text = parser.add_argument_group("how text becomes tokens")
     text.add_argument(
         "--bpe", required=True, choices=tuple(SUBWORDS), help="RoBERTa has gpt2, XLM-R sentencepiece, BERT wordpiece"
@@ -95,15 +102,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _task(args: argparse.Namespace) -> GlueTask:
-    own = (args.text_columns, args.label_column, args.labels, args.regression or None)
+    own = (args.text_columns, args.label_column, args.labels, args.regression or None, args.multi_label or None)
     if args.task:
         if any(option is not None for option in own):
             raise UsageError(f"options for own data beside --task {args.task}: the command line; leave one kind out")
         return get_task(args.task)
     if not (args.text_columns and args.label_column):
         raise UsageError("no task: the command line; give --task, or --text-columns and --label-column")
-    labels = check_labels([label.strip() for label in args.labels.split(",")], "--labels") if args.labels else ()
-    return custom_task(args.text_columns.split(","), args.label_column, labels, args.regression)
+    labels = parse_labels(args.labels) if args.labels else ()
+    columns = split_names(args.text_columns, "--text-columns")
+    return custom_task(columns, args.label_column, labels, args.regression, args.multi_label)
 
 
 def _encoder(args: argparse.Namespace) -> TextEncoder:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
 import time
 from collections.abc import Sequence
@@ -43,23 +44,31 @@ from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
 from sot_fairseq.probing.token_cache import TokenCache, open_or_create
 from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
 from sot_fairseq.results import summarize, table
+from sot_text.class_weights import class_weights, parse_class_weights
 
 __all__ = ["main"]
 
+logger = logging.getLogger(__name__)
+
 DATA_OPTIONS = ("--task", "--text-columns", "--label-column", "--labels", "--max-length")
+DATA_FLAGS = ("--regression", "--multi-label")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Preprocess, encode or find the states, train every head with every seed, and print the table."""
     args = _parser().parse_args(arguments)
     settings = grid(args)
+    if args.class_weights is not None:
+        parse_class_weights(args.class_weights)
+        if args.regression:
+            raise UsageError(f"a regression has no classes: --class-weights {args.class_weights}; leave it out")
     encoder = encoders.find(args.encoder)
     preprocess.main([*_data_words(args), "--output-dir", str(args.output_dir / "data"), *encoder.preprocess_args])
     task = ProbeTask(encoder, args.output_dir / "data")
     for setting in settings:
         task.create_head(setting.head_settings)  # a mistake shows before the encoder runs
     cache = _states(task, args)
-    data = _probe_data(task, cache)
+    data = _probe_data(task, cache, args.class_weights)
     results: dict[str, Any] = {"task": task.header.task, "metric": data.main_metric, "unit": "percent", "heads": {}}
     for setting in settings:
         _train(setting, task, cache, data, args, results)
@@ -75,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output-dir", required=True, type=Path, help="the folder for results.json and the binary data"
     )
+    parser.add_argument(
+        "--class-weights",
+        metavar="WEIGHTS",
+        help="of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)",
+    )
     parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training each [1 2 3]")
     data = parser.add_argument_group("what the files hold, as python -m sot_fairseq.preprocess has it")
     data.add_argument("--task", help="a GLUE task")
@@ -82,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--label-column", help="own data: name of the column with the label")
     data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
     data.add_argument("--regression", action="store_true", help="own data: the label is a number")
+    data.add_argument("--multi-label", action="store_true", help="own data: a cell lists labels, X,Y, or none")
     data.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
     cache = parser.add_argument_group("cache of token states")
     cache.add_argument("--cache-dir", type=Path, help="where it lies [$SOT_CACHE/token_states]")
@@ -100,9 +115,9 @@ def _seed(text: str) -> int:
 
 def _data_words(args: argparse.Namespace) -> list[str]:
     """The data's options as words for ``python -m sot_fairseq.preprocess``."""
-    given = [(flag, vars(args)[flag[2:].replace("-", "_")]) for flag in DATA_OPTIONS]
-    words = [word for flag, value in given if value is not None for word in (flag, str(value))]
-    return ["--data-dir", args.data_dir, *words, *(["--regression"] if args.regression else [])]
+    given = {flag: vars(args)[flag[2:].replace("-", "_")] for flag in (*DATA_OPTIONS, *DATA_FLAGS)}
+    words = [word for flag in DATA_OPTIONS if given[flag] is not None for word in (flag, str(given[flag]))]
+    return ["--data-dir", args.data_dir, *words, *(flag for flag in DATA_FLAGS if given[flag])]
 
 
 def _states(task: ProbeTask, args: argparse.Namespace) -> TokenCache:
@@ -119,16 +134,31 @@ def _states(task: ProbeTask, args: argparse.Namespace) -> TokenCache:
     return cache
 
 
-def _probe_data(task: ProbeTask, cache: TokenCache) -> ProbeData:
+def _probe_data(task: ProbeTask, cache: TokenCache, weights_option: str | None) -> ProbeData:
     header = task.header
-    kind = torch.float32 if header.regression else torch.int64
+    kind = torch.float32 if header.regression else torch.bool if header.multi_label else torch.int64
     splits = {
         name: ProbeSplit(cache.splits[name], torch.from_numpy(rows.targets).to(kind))
         for name, rows in task.splits.items()
     }
     train = splits.pop("train")
-    dev = {Path(header.splits[name].source).stem: split for name, split in splits.items()}
-    return ProbeData(train, dev, header.metrics, header.main_metric, header.num_classes, header.regression)
+    weights = None
+    if weights_option is not None:
+        targets = train.targets
+        counts = targets.sum(dim=0) if header.multi_label else targets.bincount(minlength=header.num_classes)
+        found = class_weights(weights_option, header.labels, counts.tolist(), len(targets), header.multi_label)
+        weights = torch.from_numpy(found).float()
+    return ProbeData(
+        train=train,
+        dev={Path(header.splits[name].source).stem: split for name, split in splits.items()},
+        metrics=header.metrics,
+        main_metric=header.main_metric,
+        num_classes=header.num_classes,
+        regression=header.regression,
+        multi_label=header.multi_label,
+        labels=header.labels,
+        class_weights=weights,
+    )
 
 
 def _train(
@@ -154,6 +184,8 @@ def _train(
             f"{outcome.seconds:.2f} s an epoch",
             flush=True,
         )
+        for message in outcome.warnings:
+            logger.warning("%s, seed %d: %s", setting.label, seed, message)
         seeds[str(seed)] = _seed_entry(setting, outcome, args, seed)
     last = summarize([entry["last_epoch"] for entry in seeds.values()])
     summary = summarize([entry["metrics"] for entry in seeds.values()])
@@ -165,6 +197,7 @@ def _train(
 def _seed_entry(setting: ProbeSettings, outcome: Outcome, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     words = ["--encoder", args.encoder, *_data_words(args), "--output-dir", str(args.output_dir)]
     words += ["--seeds", str(seed), *setting.words]
+    words += ["--class-weights", args.class_weights] if args.class_weights else []
     words += ["--cache-dir", str(args.cache_dir)] if args.cache_dir else []
     words += ["--cache-dtype", args.cache_dtype] if args.cache_dtype != "float16" else []
     return {

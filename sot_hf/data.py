@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from sot_base.errors import UsageError
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile, custom_task, get_task
-from sot_text.labels import check_labels, class_indices, labels_of, regression_targets
+from sot_text.labels import class_indices, labels_of, parse_labels, regression_targets
+from sot_text.names import split_names
 from sot_text.splits import read_split_file
 from sot_text.submission import INDEX_COLUMNS, submission_indices
 from sot_text.tsv import read_tsv
@@ -65,8 +66,8 @@ def read_task(
     if not (text_columns and label_column):
         known = ", ".join(GLUE_TASKS)
         raise UsageError(f"no task: the command line; give --task_name ({known}), or --text_columns and --label_column")
-    names = check_labels([label.strip() for label in labels.split(",")], "--labels") if labels else ()
-    return custom_task(text_columns.split(","), label_column, names, regression)
+    names = parse_labels(labels) if labels else ()
+    return custom_task(split_names(text_columns, "--text_columns"), label_column, names, regression)
 
 
 def find_data(task: GlueTask, data_dir: str) -> Path:
@@ -140,15 +141,15 @@ def read_split(
     return TextDataset(encodings, targets)
 
 
-def row_indices(split: SplitFile, folder: Path) -> list[str]:
-    """The index of each row of a test file, for GLUE's submission files.
+def row_indices(task: GlueTask, split: SplitFile, folder: Path) -> list[str]:
+    """The index of each row of a test file, for the files of predictions.
 
     Raises:
         UsageError: as :func:`sot_text.submission.submission_indices`.
     """
-    return submission_indices(
-        read_tsv(folder / split.file, columns=split.text_columns, header=split.header, optional=INDEX_COLUMNS)
-    )
+    optional = [name for name in INDEX_COLUMNS if name not in split.text_columns]
+    table = read_tsv(folder / split.file, columns=split.text_columns, header=split.header, optional=optional)
+    return submission_indices(table, task)
 
 
 def _tokenize(

@@ -257,7 +257,7 @@ def _read_test(
     splits = [split for split in task.splits if split.is_test and (folder / split.file).is_file()]
     if not splits:
         raise UsageError(f"no test file to predict: {folder.absolute()}; leave out --do_predict")
-    return {split.file: (read(split), row_indices(split, folder)) for split in splits}
+    return {split.file: (read(split), row_indices(task, split, folder)) for split in splits}
 
 
 def _predict(trainer: Trainer, task: GlueTask, test: dict[str, tuple[TextDataset, list[str]]]) -> None:

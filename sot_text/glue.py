@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 
 from sot_base.errors import UsageError
 
-__all__ = ["GLUE_TASKS", "GlueTask", "SplitFile", "custom_task", "get_task"]
+__all__ = [
+    "CLASS_METRICS",
+    "GLUE_TASKS",
+    "MULTI_LABEL_METRICS",
+    "NUMBER_METRICS",
+    "GlueTask",
+    "SplitFile",
+    "custom_task",
+    "get_task",
+]
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class GlueTask:
         regression: Whether the label is a number.
         label_range: Smallest and largest number allowed in regression; None for any.
         skip_malformed: Whether labelled rows with a wrong number of fields are dropped, counted, instead of refused.
+        multi_label: Whether a row may have several labels, or none.
     """
 
     name: str
@@ -64,6 +74,7 @@ class GlueTask:
     regression: bool = False
     label_range: tuple[float, float] | None = None
     skip_malformed: bool = False
+    multi_label: bool = False
 
     @property
     def num_inputs(self) -> int:
@@ -79,6 +90,9 @@ class GlueTask:
 PAIR = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
 BINARY = ("0", "1")
+CLASS_METRICS = ("accuracy", "f1", "mcc")  # of own data; the first one is the main one
+MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
+NUMBER_METRICS = ("pearson_and_spearman", "pearson", "spearman")
 
 
 def _splits(text: Sequence[str], label: str = "label", test_text: Sequence[str] | None = None) -> tuple[SplitFile, ...]:
@@ -161,7 +175,11 @@ def _plain(name: str) -> str:
 
 
 def custom_task(
-    text_columns: Sequence[str], label_column: str, labels: Sequence[str] = (), regression: bool = False
+    text_columns: Sequence[str],
+    label_column: str,
+    labels: Sequence[str] = (),
+    regression: bool = False,
+    multi_label: bool = False,
 ) -> GlueTask:
     """Describe own data: ``train.tsv``, ``dev.tsv`` and perhaps ``test.tsv``, each with a header line.
 
@@ -170,6 +188,7 @@ def custom_task(
         label_column: The column with the label.
         labels: Class names in order; if empty, they are those of the train file, sorted.
         regression: Whether the label is a number.
+        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
 
     Raises:
         UsageError: If that makes no task.
@@ -179,12 +198,15 @@ def custom_task(
         raise UsageError(f"not one or two text columns and another one for the label: {columns}; name the columns anew")
     if regression and labels:
         raise UsageError("labels given for a regression: " + ", ".join(labels) + "; leave them out")
-    metrics = ("pearson", "spearman", "pearson_and_spearman") if regression else ("accuracy", "f1", "mcc")
+    if regression and multi_label:
+        raise UsageError("several labels a row in a regression: --multi-label; leave out one of the two")
+    metrics = NUMBER_METRICS if regression else MULTI_LABEL_METRICS if multi_label else CLASS_METRICS
     return GlueTask(
         name="custom",
         splits=_splits(text_columns, label_column),
         labels=tuple(labels),
         metrics=metrics,
-        main_metric=metrics[-1] if regression else "accuracy",
+        main_metric=metrics[0],
         regression=regression,
+        multi_label=multi_label,
     )

@@ -1,11 +1,11 @@
-"""Labels as they stand in files, turned into class indices or numbers."""
+"""Labels as they stand in files, turned into class indices, sets of classes or numbers."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
@@ -14,33 +14,68 @@ import numpy as np
 
 from sot_base.errors import UsageError
 from sot_text.formats.dictionary import MASK, SPECIALS
+from sot_text.names import name_key, show, split_names, visible
 from sot_text.tsv import TsvTable
 
-__all__ = ["check_labels", "class_indices", "labels_of", "regression_targets"]
+__all__ = [
+    "check_labels",
+    "class_indices",
+    "class_sets",
+    "finite_number",
+    "labels_of",
+    "parse_labels",
+    "regression_targets",
+]
 
 logger = logging.getLogger(__name__)
 
 
-def labels_of(table: TsvTable, column: str) -> tuple[str, ...]:
-    """The different labels of a column, sorted: as numbers if all are whole numbers, else as text.
+def labels_of(table: TsvTable, column: str, multi_label: bool = False) -> tuple[str, ...]:
+    """The different labels of a column, composed (NFC) and sorted: as numbers if all are numbers, else as text.
 
     The order does not depend on how often or where a label occurs.
+
+    Args:
+        table: The rows.
+        column: Name of the column.
+        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
+
+    Raises:
+        UsageError: If a row has no label, two labels look the same, or the labels are numbers with fractions.
     """
     cells = [cell.strip() for cell in table.columns[column]]
-    if "" in cells:
+    if not multi_label and "" in cells:
         raise UsageError(f"no label: {table.where(cells.index(''), column)}; give each sample a label")
-    labels = sorted(set(cells))
-    with contextlib.suppress(ValueError):
-        labels.sort(key=int)
-    return check_labels(labels, f"{table.path}, column {column!r}")
+    first_row: dict[str, int] = {}
+    for row, cell in enumerate(cells):
+        for name in _names(cell, table, row, column) if multi_label else (cell,):
+            first_row.setdefault(unicodedata.normalize("NFC", name), row)
+    _check_look_alikes(first_row, table, column)
+    where = f"{table.path}, column {column!r}"
+    if not multi_label:
+        _ask_for_regression(list(first_row), where)
+    labels = sorted(first_row)
+    if all(finite_number(label) is not None for label in labels):
+        labels.sort(key=float)
+    return check_labels(labels, where)
+
+
+def parse_labels(text: str, option: str = "--labels") -> tuple[str, ...]:
+    """Class names from a command line (:func:`sot_text.names.split_names`), in their order.
+
+    Raises:
+        UsageError: As :func:`check_labels`.
+    """
+    return check_labels(split_names(text, option), option)
 
 
 def check_labels(labels: Sequence[str], where: str) -> tuple[str, ...]:
-    """Give the class names back if they can be some.
+    """Give the class names back, composed (NFC), if they can be some.
 
     Raises:
         UsageError: If there are fewer than two, one is empty or repeated, or fairseq's dictionary cannot hold it.
     """
+    labels = [unicodedata.normalize("NFC", label) for label in labels]
     if len(labels) < 2:
         raise UsageError(f"fewer than two labels ({', '.join(labels)}): {where}; a classification needs two")
     for label in labels:
@@ -50,30 +85,40 @@ def check_labels(labels: Sequence[str], where: str) -> tuple[str, ...]:
             raise UsageError(f"fairseq keeps {label!r} for itself: {where}; rename the label")
         if labels.count(label) > 1:
             raise UsageError(f"{label!r} is repeated: {where}; name each label once")
-    folded = {label.casefold(): label for label in labels}
-    if len(folded) < len(labels):
+    if len({name_key(label) for label in labels}) < len(labels):
         logger.warning("labels that differ in upper and lower case only are different classes: %s", where)
     return tuple(labels)
 
 
 def class_indices(table: TsvTable, column: str, labels: Sequence[str]) -> np.ndarray:
-    """Class indices of a column, by name: upper and lower case do not matter where that leaves no doubt.
+    """Class indices of a column, by name: neither composed or decomposed letters matter, nor case if unambiguous.
 
     Raises:
         UsageError: If a cell is none of `labels`; the message names file, line and value.
     """
-    exact = {label: number for number, label in enumerate(labels)}
-    folded = Counter(label.casefold() for label in labels)
-    loose = {label.casefold(): number for label, number in exact.items() if folded[label.casefold()] == 1}
+    lookup = _Lookup(labels)
     cells = table.columns[column]
-    indices = np.fromiter(map(exact.get, cells, repeat(-1)), np.int64, len(cells))
+    indices = np.fromiter(map(lookup.exact.get, cells, repeat(-1)), np.int64, len(cells))
     for row in np.flatnonzero(indices < 0).tolist():
-        name = cells[row].strip()
-        indices[row] = found = exact.get(name, loose.get(name.casefold(), -1))
-        if found < 0:
-            known = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
-            raise UsageError(f"unknown label {cells[row]!r}: {table.where(row, column)}; use one of {known}")
+        indices[row] = lookup.find(cells[row].strip(), table, row, column)
     return indices
+
+
+def class_sets(table: TsvTable, column: str, labels: Sequence[str]) -> np.ndarray:
+    """Which classes each row has, where a cell is a list of labels (multi-label); an empty cell has none.
+
+    Shape:
+        bool, (rows, K).
+
+    Raises:
+        UsageError: If a cell has a name that is none of `labels`; the message names file, line and value.
+    """
+    lookup = _Lookup(labels)
+    sets = np.zeros((len(table), len(labels)), dtype=bool)
+    for row, cell in enumerate(table.columns[column]):
+        for name in _names(cell, table, row, column):
+            sets[row, lookup.find(name, table, row, column)] = True
+    return sets
 
 
 def regression_targets(table: TsvTable, column: str, label_range: tuple[float, float] | None = None) -> np.ndarray:
@@ -90,13 +135,79 @@ def regression_targets(table: TsvTable, column: str, label_range: tuple[float, f
     low, high = label_range or (-math.inf, math.inf)
     targets = np.empty(len(table), dtype=np.float64)
     for row, cell in enumerate(table.columns[column]):
-        try:
-            number = float(cell.replace("_", "?"))  # Python reads 1_0 as ten
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
+        number = finite_number(cell)
+        if number is None:
             raise UsageError(f"{cell!r} is no number: {table.where(row, column)}; write it like 3.5")
         if not low <= number <= high:
             raise UsageError(f"{cell} is not between {low:g} and {high:g}: {table.where(row, column)}; correct it")
         targets[row] = number
     return targets
+
+
+class _Lookup:
+    """Class indices by name, and the error for a name that is none."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = labels
+        self.exact = {label: number for number, label in enumerate(labels)}
+        self._composed = {unicodedata.normalize("NFC", label): number for label, number in self.exact.items()}
+        shared = Counter(map(name_key, labels))
+        self._loose = {name_key(label): number for label, number in self.exact.items() if shared[name_key(label)] == 1}
+
+    def find(self, name: str, table: TsvTable, row: int, column: str) -> int:
+        """The index of a name in a cell."""
+        found = self._composed.get(unicodedata.normalize("NFC", name), self._loose.get(name_key(name)))
+        if found is not None:
+            return found
+        twin = next((label for label in self.labels if name and visible(label) == visible(name)), None)
+        if twin is not None:
+            mend = f"it looks like {show(twin)}: remove the characters that cannot be seen"
+        else:
+            known = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
+            mend = f"use one of {known}"
+        raise UsageError(f"unknown label {show(name)}: {table.where(row, column)}; {mend}")
+
+
+def _names(cell: str, table: TsvTable, row: int, column: str) -> list[str]:
+    """The labels that a cell lists."""
+    names = split_names(cell, table.where(row, column)) if cell.strip() else []
+    if "" in names:
+        raise UsageError(f"an empty name in {cell!r}: {table.where(row, column)}; write a,b or leave the cell empty")
+    return names
+
+
+def _check_look_alikes(first_row: dict[str, int], table: TsvTable, column: str) -> None:
+    """Refuse two labels that differ only in characters without a glyph."""
+    seen: dict[str, str] = {}
+    for name, row in first_row.items():
+        twin = seen.setdefault(visible(name), name)
+        if twin != name:
+            raise UsageError(
+                f"{show(name)} looks like {show(twin)} and is another label: {table.where(row, column)}; "
+                "remove the characters that cannot be seen"
+            )
+
+
+def _ask_for_regression(labels: list[str], where: str) -> None:
+    """Labels like 0.25 and 3.5 are scores rather than names of classes."""
+    numbers = [finite_number(label) for label in labels]
+    if None in numbers or all(label.lstrip("+-").isdecimal() for label in labels):
+        return
+    low, high = min(numbers), max(numbers)
+    if any(not number.is_integer() for number in numbers):
+        raise UsageError(
+            f"the {len(labels)} labels are numbers from {low:g} to {high:g}: {where}; did you mean --regression? "
+            "If they are names of classes, list them with --labels"
+        )
+    logger.warning(
+        "%d classes are named by numbers from %g to %g: %s; did you mean --regression?", len(labels), low, high, where
+    )
+
+
+def finite_number(cell: str) -> float | None:
+    """The finite number that a cell holds; None if it holds something else."""
+    try:
+        number = float(cell.replace("_", "?"))  # Python reads 1_0 as ten
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

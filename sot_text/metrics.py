@@ -1,9 +1,13 @@
-"""GLUE's metrics over a whole data set, by scikit-learn and scipy; all are fractions (1.0 is best), not percent."""
+"""Metrics over a whole data set, by scikit-learn and scipy; all are fractions (1.0 is best), not percent.
+
+Predictions and targets are class indices (rows,), numbers (rows,), or sets of classes (rows, K), bool, where a row may
+have several labels.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,9 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from sot_base.errors import UsageError
+from sot_text.names import join_names
 
-__all__ = ["METRICS", "check_metrics", "compute_metrics"]
+__all__ = ["METRICS", "check_metrics", "compute_metrics", "constant_values", "value_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ Metric = Callable[[np.ndarray, np.ndarray, int], float]  # predictions, targets,
 
 
 def accuracy(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Share of right predictions."""
+    """Share of right predictions; of sets of classes, those that are right as a whole."""
     return float(accuracy_score(targets, predictions))
 
 
@@ -30,6 +35,16 @@ def f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
     """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
     average = "binary" if num_classes <= 2 else "macro"
     return float(f1_score(targets, predictions, average=average, zero_division=0.0))
+
+
+def f1_micro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """F1 over all decisions, each class of each row being one."""
+    return float(f1_score(targets, predictions, average="micro", zero_division=0.0))
+
+
+def f1_macro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+    """Mean over the classes of each one's F1."""
+    return float(f1_score(targets, predictions, average="macro", zero_division=0.0))
 
 
 def mcc(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
@@ -60,7 +75,8 @@ def pearson_and_spearman(predictions: np.ndarray, targets: np.ndarray, num_class
 
 
 METRICS: dict[str, Metric] = {
-    metric.__name__: metric for metric in (accuracy, f1, mcc, acc_and_f1, pearson, spearman, pearson_and_spearman)
+    metric.__name__: metric
+    for metric in (accuracy, f1, mcc, acc_and_f1, f1_micro, f1_macro, pearson, spearman, pearson_and_spearman)
 }
 
 
@@ -77,36 +93,45 @@ def _constant(values: np.ndarray) -> bool:
 
 
 def constant_values(
-    predictions: np.ndarray, targets: np.ndarray, labels: Mapping[int, str] | Sequence[str] = (), where: str = ""
+    predictions: np.ndarray, targets: np.ndarray, first: tuple[str, str] | None = None, where: str = ""
 ) -> list[str]:
     """Say what metrics do not show: targets that are all the same, or predictions, as of a model that has collapsed.
 
     Numbers predicted for different targets count as the same within a thousandth of the targets' range. One sample
     tells nothing.
+
+    Args:
+        predictions: As for :func:`compute_metrics`.
+        targets: As for :func:`compute_metrics`.
+        first: What to call the first prediction and the first target (:func:`value_name`); None: by their values.
+        where: What data and what model these are.
     """
     if len(targets) < 2:
         return []
     of, messages = f" of {where}" if where else "", []
+    predicted, true = first or (value_name(predictions[0]), value_name(targets[0]))
     if _constant(targets):
-        name = _label(targets[0], labels)
-        messages.append(f"all {len(targets)} targets{of} are {name}: correlations and mcc are 0 by definition")
-    collapsed = bool(np.ptp(predictions) <= 1e-3 * np.ptp(targets)) if targets.dtype.kind == "f" else False
+        messages.append(f"all {len(targets)} targets{of} are {true}: correlations and mcc are 0 by definition")
+    is_number = targets.dtype.kind == "f"
+    collapsed = bool(np.ptp(predictions) <= 1e-3 * np.ptp(targets)) if is_number else False
     if _constant(predictions) or collapsed:
-        name = _label(predictions[0], labels)
-        message = f"all {len(predictions)} predictions{of} are {name}: correlations and mcc are 0 by definition"
+        message = f"all {len(predictions)} predictions{of} are {predicted}: correlations and mcc are 0 by definition"
         if not _constant(targets):
-            right = (
-                "" if targets.dtype.kind == "f" else f", as are {np.mean(targets == predictions[0]):.0%} of the targets"
-            )
+            share = (targets == predictions[0]).reshape(len(targets), -1).all(axis=1).mean()
+            right = "" if is_number else f", as are {share:.0%} of the targets"
             message = (
-                f"all {len(predictions)} predictions{of} are {name}{right}: the model tells nothing apart; if that "
-                "stays so after a few epochs, lower the learning rate, give more warm-up, or another seed"
+                f"all {len(predictions)} predictions{of} are {predicted}{right}: the model tells nothing apart; if "
+                "that stays so after a few epochs, lower the learning rate, give more warm-up, or another seed"
             )
         messages.append(message)
     return messages
 
 
-def _label(value: np.generic, labels: Mapping[int, str] | Sequence[str]) -> str:
+def value_name(value: np.ndarray | np.generic, labels: Sequence[str] = ()) -> str:
+    """What messages call a prediction or target: the class, the set of classes, or the number."""
+    if np.ndim(value):
+        names = [labels[index] if labels else str(index) for index in np.flatnonzero(value)]
+        return repr(join_names(names)) if names else "without any label"
     return repr(labels[int(value)]) if labels else f"{value:.4g}"
 
 
@@ -128,7 +153,7 @@ def compute_metrics(
     predictions: ArrayLike,
     targets: ArrayLike,
     num_classes: int | None = None,
-    labels: Mapping[int, str] | Sequence[str] = (),
+    labels: Sequence[str] = (),
     where: str = "",
     warn: bool = True,
 ) -> dict[str, float]:
@@ -139,11 +164,11 @@ def compute_metrics(
 
     Args:
         names: Keys of :data:`METRICS`.
-        predictions: Class indices, or numbers in regression, one for each sample.
+        predictions: Class indices, numbers in regression, or sets of classes, one for each sample.
         targets: The truth, in the same order.
         num_classes: Number of classes (F1 is of class 1 for two, macro for more); by default as many as occur.
-        labels: Names of the classes by their index, for the warning.
-        where: What data these are, for the warning (``split 'valid'``).
+        labels: Names of the classes by their index, for the warning; none in regression.
+        where: What data and model these are, for the warning (``split 'valid', head mgcrp, seed 1``).
         warn: Whether to warn; not of a part of a data set.
 
     Returns:
@@ -159,13 +184,16 @@ def compute_metrics(
     """
     names = check_metrics(names)
     predictions, targets = np.asarray(predictions), np.asarray(targets)
-    if predictions.ndim != 1 or predictions.shape != targets.shape or not len(predictions):
+    are_sets = predictions.ndim == 2 and predictions.dtype == targets.dtype == bool
+    if not (predictions.ndim == 1 or are_sets) or predictions.shape != targets.shape or not len(predictions):
         raise ValueError(f"need one prediction and target a sample, got shapes {predictions.shape}, {targets.shape}")
     for what, values in (("predictions", predictions), ("targets", targets)):
         if not np.isfinite(values).all():
             raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} of {len(values)} {what} are not finite")
-    for message in constant_values(predictions, targets, labels, where) if warn else ():
-        logger.warning(message)
+    if warn:
+        first = (value_name(predictions[0], labels), value_name(targets[0], labels))
+        for message in constant_values(predictions, targets, first, where):
+            logger.warning(message)
     if num_classes is None:
         num_classes = int(max(predictions.max(), targets.max())) + 1
     return {name: METRICS[name](predictions, targets, num_classes) for name in names}

@@ -1,11 +1,14 @@
-"""Reading the TSV file of one split of a task."""
+"""Reading the TSV file of one split of a task, and what a test file without labels looks like."""
 
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 from sot_text.glue import GlueTask, SplitFile
+from sot_text.labels import finite_number
+from sot_text.names import name_key, split_names
 from sot_text.tsv import TsvTable, read_tsv
 
 __all__ = ["read_split_file"]
@@ -16,8 +19,11 @@ logger = logging.getLogger(__name__)
 def read_split_file(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
     """Read the texts and, where the split must or does have them, the labels of a split.
 
+    A test file whose labels are all blank, or all one value that is no label (``-1``, ``?``), has no labels: the column
+    is left out, and the log says so.
+
     Args:
-        task: Says whether malformed rows are dropped, which is logged.
+        task: Says which labels there are, and whether malformed rows are dropped, which is logged.
         split: One of its files.
         folder: Where the file is.
 
@@ -34,4 +40,27 @@ def read_split_file(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
     )
     if table.skipped:
         logger.warning("%s: %d malformed rows dropped, first line %d", table.path, len(table.skipped), table.skipped[0])
+    if split.is_test and split.label_column in table.columns:
+        placeholder = _placeholder(task, table.columns[split.label_column])
+        if placeholder is not None:
+            del table.columns[split.label_column]
+            what = f"all {placeholder!r}, which is no label" if placeholder else "all blank"
+            logger.warning("%s: the labels are %s: read as a file without labels", table.path, what)
     return table
+
+
+def _placeholder(task: GlueTask, cells: list[str]) -> str | None:
+    """The value that stands for a label in every row of a file without labels; None if the file has labels."""
+    values = {cell.strip() for cell in cells}
+    if len(values) > 1:
+        return None
+    (value,) = values
+    if value == "":
+        return value
+    if task.regression:
+        low, high = task.label_range or (-math.inf, math.inf)
+        number = finite_number(value)
+        return None if number is not None and low <= number <= high else value
+    names = split_names(value, task.name) if task.multi_label else [value]
+    known = {name_key(label) for label in task.labels or names}
+    return None if known.issuperset(map(name_key, names)) else value

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
-from sot_text.glue import GlueTask
+from sot_text.glue import GLUE_TASKS, GlueTask
+from sot_text.names import join_names, name_key
 from sot_text.tsv import TsvTable
 
 __all__ = [
@@ -31,7 +32,7 @@ def check_submission(task: GlueTask, labels: Sequence[str]) -> None:
     Raises:
         UsageError: naming both.
     """
-    if sorted(map(str.casefold, labels)) != sorted(map(str.casefold, task.labels)):
+    if sorted(map(name_key, labels)) != sorted(map(name_key, task.labels)):
         own, wanted = (", ".join(names) or "numbers" for names in (labels, task.labels))
         raise UsageError(
             f"the model predicts {own}, a submission of {task.name} has {wanted}: --submission; "
@@ -78,7 +79,10 @@ def submission_name(task: GlueTask, source: str | os.PathLike[str]) -> str:
 
 
 def write_submission(
-    path: str | os.PathLike[str], task: GlueTask, indices: Sequence[str], predictions: Sequence[str | float]
+    path: str | os.PathLike[str],
+    task: GlueTask,
+    indices: Sequence[str],
+    predictions: Sequence[str | float | Sequence[str]],
 ) -> None:
     """Write the predictions of a test file.
 
@@ -86,32 +90,40 @@ def write_submission(
         path: The file to write.
         task: Numbers are cut to its range, labels get its spelling.
         indices: Of the rows, as :func:`submission_indices` gives them.
-        predictions: Labels, or numbers in regression, in the order of the rows.
+        predictions: Labels, numbers in regression, or lists of labels, in the order of the rows.
 
     Raises:
         ValueError: If the two differ in length.
     """
-    names = {label.casefold(): label for label in task.labels}
+    names = {name_key(label): label for label in task.labels}
     low, high = task.label_range or (-math.inf, math.inf)
+
+    def spell(prediction: str | float | Sequence[str]) -> str:
+        if isinstance(prediction, str):
+            return names[name_key(prediction)]
+        if isinstance(prediction, Sequence):
+            return join_names([names[name_key(label)] for label in prediction])
+        return f"{min(max(prediction, low), high):.3f}"
+
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
         stream.write("index\tprediction\n")
         for index, prediction in zip(indices, predictions, strict=True):
-            is_name = isinstance(prediction, str)
-            text = names[prediction.casefold()] if is_name else f"{min(max(prediction, low), high):.3f}"
-            stream.write(f"{index}\t{text}\n")
+            stream.write(f"{index}\t{spell(prediction)}\n")
 
 
-def submission_indices(table: TsvTable) -> list[str]:
+def submission_indices(table: TsvTable, task: GlueTask) -> list[str]:
     """The index of each row: that of the file, else counted from 0.
 
+    Own data may have ids of any form, repeated or not; GLUE's server takes different numbers.
+
     Raises:
-        UsageError: If an index is no number or is repeated.
+        UsageError: If an index of a GLUE task is no number or is repeated.
     """
     column = next((name for name in INDEX_COLUMNS if name in table.columns), None)
     if column is None:
         return [str(row) for row in range(len(table))]
     seen: set[str] = set()
-    for row, index in enumerate(table.columns[column]):
+    for row, index in enumerate(table.columns[column] if task.name in GLUE_TASKS else ()):
         if not index.isdecimal() or index in seen:
             problem = "is repeated" if index in seen else "is no number"
             raise UsageError(f"{index!r} {problem}: {table.where(row, column)}; give GLUE's own test file")

@@ -1,12 +1,10 @@
-"""The criterion ``sentence_prediction_mgcrp``: every GLUE metric over the whole dev set, and the sum of two losses."""
+"""The criterion ``sentence_prediction_mgcrp``: every metric over the whole dev set, and the sum of two losses."""
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -14,15 +12,22 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from sot_base.errors import UsageError
+from sot_fairseq.criterions.outputs import TargetKind, pack, unpack
 from sot_fairseq.tasks.task_config import option
-from sot_text.metrics import compute_metrics, constant_values
+from sot_text.class_weights import parse_class_weights
+from sot_text.glue import MULTI_LABEL_METRICS, NUMBER_METRICS
+from sot_text.metrics import compute_metrics, constant_values, value_name
 
 __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]
 
 logger = logging.getLogger(__name__)
 
-CLASSIFICATION = ("accuracy", "f1", "mcc", "acc_and_f1")
-REGRESSION = ("pearson", "spearman", "pearson_and_spearman")
+METRIC_NAMES: dict[TargetKind, tuple[str, ...]] = {
+    "classes": ("accuracy", "f1", "mcc", "acc_and_f1"),
+    "sets": MULTI_LABEL_METRICS,
+    "numbers": NUMBER_METRICS,
+}
 
 
 @dataclass
@@ -30,89 +35,114 @@ class SentencePredictionMGCrPConfig(FairseqDataclass):
     """Options of the criterion, named as those of fairseq's ``sentence_prediction``."""
 
     classification_head_name: str = option("sentence_classification_head", "name of the classification head to use")
-    regression_target: bool = option(False, "the target is a number; the loss is the squared error")
+    regression_target: bool = option(
+        False, "the target is a number, the loss the squared error; taken from preprocess.json if it is there"
+    )
+    class_weights: Optional[str] = option(  # noqa: UP045
+        None, "weights of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)"
+    )
 
 
 @register_criterion("sentence_prediction_mgcrp", dataclass=SentencePredictionMGCrPConfig)
 class SentencePredictionMGCrPCriterion(FairseqCriterion):
-    """Cross-entropy, or the squared error for regression; for ``sum_loss`` the sum over both classifiers.
+    """Cross-entropy; binary cross-entropy where a row may have several labels; the squared error for regression.
+
+    For ``sum_loss`` it is the sum over both classifiers. The mean over a batch is that of torch's own losses: weighted
+    by the classes' weights, and over classes where a row may have several labels.
 
     In validation the predictions of all batches and processes are gathered and the metrics computed once over all of
-    them, in percent and not rounded: accuracy, F1, MCC and the mean of accuracy and F1, or Pearson's and Spearman's
-    correlation and their mean.
+    them, in percent and not rounded.
+
+    Raises:
+        UsageError: if ``class_weights`` cannot be read, or is given for a regression.
     """
 
     adds_losses = True
+    takes_sets = True
 
     def __init__(self, cfg: SentencePredictionMGCrPConfig, task: Any) -> None:
         super().__init__(task)
         self.head_name = cfg.classification_head_name
         self.regression_target = cfg.regression_target
-        self.metric_names = REGRESSION if cfg.regression_target else CLASSIFICATION
+        self.kind: TargetKind = "classes"
+        if cfg.regression_target:
+            self.kind = "numbers"
+        elif getattr(task.cfg, "multi_label", False):
+            self.kind = "sets"
+        self.metric_names = METRIC_NAMES[self.kind]
+        if cfg.class_weights is not None:
+            parse_class_weights(cfg.class_weights)
+            if self.kind == "numbers":
+                raise UsageError(f"a regression has no classes: --class-weights {cfg.class_weights}; leave it out")
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, int, dict[str, Any]]:
-        """Loss of a batch, its number of sentences, and what to log."""
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Loss of a batch, the number that its mean divides by, and what to log."""
+        if "target" not in sample:
+            where = ", ".join(map(str, sample.get("split", ())[:1])) or "the data"
+            raise UsageError(f"split {where!r} has no labels: the data; give a split with labels")
         output, _ = model(**sample["net_input"], features_only=True, classification_head_name=self.head_name)
         logits = output if isinstance(output, tuple) else (output,)
-        targets = model.get_targets(sample, [output]).view(-1)
-        loss = torch.stack([self._loss(part, targets) for part in logits]).sum()
-        sample_size = targets.numel()
+        targets = model.get_targets(sample, [output])
+        targets = targets if self.kind == "sets" else targets.view(-1)
+        weights = self._weights(logits[0])
+        loss = torch.stack([self._loss(part, targets, weights) for part in logits]).sum()
+        sample_size = len(targets) if weights is None or self.kind == "sets" else float(weights[targets].sum())
         log: dict[str, Any] = {
             "loss": loss.detach(),
             "ntokens": sample["ntokens"],
-            "nsentences": sample_size,
+            "nsentences": len(targets),
             "sample_size": sample_size,
         }
         if not model.training:
-            log["predictions"], log["targets"] = self._predictions(logits[0], targets)
-            log["num_classes"] = 0 if self.regression_target else logits[0].shape[-1]
-            log["split"] = sample.get("split")
-            log["labels"] = self._first_labels(logits[0], targets)
-        elif not self.regression_target:
-            log["correct"] = (sum(logits).argmax(dim=-1) == targets).sum()
+            predictions = self._predictions(logits[0])
+            log["predictions"], log["targets"] = pack(self.kind, predictions, targets)
+            log |= {"kind": self.kind, "num_classes": logits[0].shape[-1], "split": sample.get("split")}
+            log["model"] = getattr(self.task, "run_name", "")
+            names = getattr(self.task, "label_names", ())
+            log["first"] = tuple(value_name(values[0].cpu().numpy(), names) for values in (predictions, targets))
+        elif self.kind != "numbers":
+            right = self._predictions(sum(logits)) == targets
+            log["correct"] = right.view(len(targets), -1).all(dim=1).sum()
         return loss, sample_size, log
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        if self.regression_target:
+    def _weights(self, logits: Tensor) -> Tensor | None:
+        weights = getattr(self.task, "class_weights", None)
+        return None if weights is None else torch.tensor(weights, dtype=torch.float32, device=logits.device)
+
+    def _loss(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        if self.kind == "numbers":
             return F.mse_loss(logits.view(-1).float(), targets.float(), reduction="sum")
-        return F.cross_entropy(logits.float(), targets, reduction="sum")
+        if self.kind == "sets":
+            losses = F.binary_cross_entropy_with_logits(
+                logits.float(), targets.float(), pos_weight=weights, reduction="none"
+            )
+            return losses.mean(dim=1).sum()
+        return F.cross_entropy(logits.float(), targets, weight=weights, reduction="sum")
 
-    def _predictions(self, logits: Tensor, targets: Tensor) -> tuple[bytes, bytes]:
-        """Predictions and targets as bytes: fairseq gathers them from all processes through a small buffer."""
-        if self.regression_target:
-            return _pack(logits.view(-1).float(), np.float32), _pack(targets, np.float64)
-        return _pack(logits.argmax(dim=-1), np.int16), _pack(targets, np.int16)
-
-    def _first_labels(self, logits: Tensor, targets: Tensor) -> dict[int, str]:
-        """Names of the first prediction and the first target: those of all, if all are the same."""
-        names = getattr(self.task, "label_names", ())
-        return {} if not names else {row: names[row] for row in (int(logits[0].argmax()), int(targets[0]))}
+    def _predictions(self, logits: Tensor) -> Tensor:
+        if self.kind == "numbers":
+            return logits.view(-1).float()
+        return logits > 0 if self.kind == "sets" else logits.argmax(dim=-1)
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss (in bits, as fairseq does) and the metrics over everything logged so far."""
         sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
         loss = sum(float(log.get("loss", 0)) for log in logging_outputs)
-        metrics.log_scalar("loss", loss / max(sample_size, 1) / math.log(2), sample_size, round=3)
+        metrics.log_scalar("loss", loss / (sample_size or 1) / math.log(2), sample_size, round=3)
         if any("correct" in log for log in logging_outputs):
             correct = sum(int(log.get("correct", 0)) for log in logging_outputs)
-            metrics.log_scalar("accuracy", 100.0 * correct / max(sample_size, 1), sample_size, round=1)
+            rows = sum(log.get("nsentences", 0) for log in logging_outputs)
+            metrics.log_scalar("accuracy", 100.0 * correct / max(rows, 1), rows, round=1)
         with_predictions = [log for log in logging_outputs if "predictions" in log]
         if not with_predictions:
             return
-        num_classes = with_predictions[0]["num_classes"]
-        names, kinds = (REGRESSION, (np.float32, np.float64)) if num_classes == 0 else (CLASSIFICATION, (np.int16,) * 2)
-        for key, kind in zip(("predictions", "targets"), kinds, strict=True):
-            values = np.concatenate([np.frombuffer(log[key], dtype=kind) for log in with_predictions])
-            metrics.log_concat_tensor(
-                f"_{key}", torch.from_numpy(values.astype(np.float64 if num_classes == 0 else np.int64))
-            )
-        labels, split = (with_predictions[0].get(key) for key in ("labels", "split"))
-        for name in names:
-            warn_of = (labels, *split) if split and name == names[0] else None
-            metrics.log_derived(
-                name, lambda meters, name=name, warn_of=warn_of: _metric(meters, name, num_classes, warn_of)
-            )
+        first = with_predictions[0]
+        arrays = [unpack(first["kind"], log) for log in with_predictions]
+        for key, values in zip(("_predictions", "_targets"), zip(*arrays, strict=True), strict=True):
+            metrics.log_concat_tensor(key, torch.cat([torch.from_numpy(part) for part in values]))
+        for number, name in enumerate(METRIC_NAMES[first["kind"]]):
+            metrics.log_derived(name, _Metric(name, first, warns=number == 0))
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -120,20 +150,26 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         return False
 
 
-def _pack(values: Tensor, kind: Any) -> bytes:
-    return values.detach().cpu().numpy().astype(kind).tobytes()
-
-
-def _metric(
-    meters: Any, name: str, num_classes: int, warn_of: tuple[Mapping[int, str], str, int] | None = None
-) -> float:
+class _Metric:
     """One metric, in percent, over all predictions gathered so far.
 
-    `warn_of` are names of classes, the split and its number of rows: fairseq asks after every batch, but a model that
-    predicts one class alone is warned of when the split is complete.
+    fairseq asks after every batch, but a model that predicts one class alone is warned of when the split is complete.
+
+    Args:
+        name: Of the metric.
+        log: The first logging output of a step.
+        warns: Whether this is the metric that warns.
     """
-    predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
-    if warn_of is not None and len(targets) >= warn_of[2]:
-        for message in constant_values(predictions, targets, warn_of[0], f"split {warn_of[1]!r}"):
-            logger.warning(message)
-    return 100.0 * compute_metrics([name], predictions, targets, num_classes or None, warn=False)[name]
+
+    def __init__(self, name: str, log: dict[str, Any], warns: bool) -> None:
+        self.name, self.warns = name, warns and log["split"]
+        self.num_classes = log["num_classes"] if log["kind"] == "classes" else None
+        self.split, self.model, self.first = log["split"], log["model"], log["first"]
+
+    def __call__(self, meters: Any) -> float:
+        predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
+        if self.warns and len(targets) >= self.split[1]:
+            where = ", ".join(part for part in (f"split {self.split[0]!r}", self.model) if part)
+            for message in constant_values(predictions, targets, self.first, where):
+                logger.warning(message)
+        return 100.0 * compute_metrics([self.name], predictions, targets, self.num_classes, warn=False)[self.name]

@@ -22,7 +22,7 @@ from sot_fairseq.data.truncation import longest_first, shorten
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.formats.dictionary import BOS, EOS, SPECIALS, write_dictionary
 from sot_text.glue import GlueTask, SplitFile
-from sot_text.labels import class_indices, labels_of, regression_targets
+from sot_text.labels import class_indices, class_sets, labels_of, regression_targets
 from sot_text.splits import read_split_file
 from sot_text.tsv import TsvTable
 
@@ -73,7 +73,7 @@ def write_data(
                 continue
             table = read_split_file(task, split, data)
             if not (task.labels or task.regression):
-                task = replace(task, labels=labels_of(table, split.label_column))
+                task = replace(task, labels=labels_of(table, split.label_column, task.multi_label))
             labelled = _write_labels(task, split, table, folder / "label")
             texts = [table.columns[column] for column in split.text_columns]
             tokens, longest, truncated = _write_inputs(texts, encoder, folder, split.name, specials, max_length)
@@ -121,13 +121,17 @@ def _write_labels(task: GlueTask, split: SplitFile, table: TsvTable, folder: Pat
         text = "".join(f"{target!r}\n" for target in targets.tolist())
         (folder / f"{split.name}.label").write_text(text, encoding="utf-8")
         return True
-    indices = class_indices(table, column, task.labels)
+    if task.multi_label:
+        rows, classes = np.nonzero(class_sets(table, column, task.labels))
+    else:
+        rows, classes = np.arange(len(table)), class_indices(table, column, task.labels)
     if split.name == "train":
-        counts = np.bincount(indices, minlength=task.num_classes).tolist()
+        counts = np.bincount(classes, minlength=task.num_classes).tolist()
         write_dictionary(folder / "dict.txt", zip(task.labels, counts, strict=True))
-    ids = np.stack([indices + len(SPECIALS), np.full_like(indices, EOS)], axis=1)  # fairseq ends labels with </s>, too
+    per_row = np.bincount(rows, minlength=len(table))
+    ids = np.insert(classes + len(SPECIALS), np.cumsum(per_row), EOS)  # fairseq ends labels with </s>, too
     with IndexedWriter(folder / split.name, len(SPECIALS) + task.num_classes) as writer:
-        writer.write(ids.ravel(), np.full(len(indices), 2))
+        writer.write(ids, per_row + 1)
     return True
 
 
@@ -190,4 +194,5 @@ def _save_tokenizer(
         max_length=max_length,
         splits=splits,
         moses_detokenize=encoder.moses_detokenize,
+        multi_label=task.multi_label,
     )

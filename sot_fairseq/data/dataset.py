@@ -1,4 +1,4 @@
-"""Data sets of sentence classification: pairs within the length limit, labels by name, batches of like length."""
+"""Data sets of sentence classification: pairs within the length limit, and batches of like length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from sot_base.errors import UsageError
 from sot_fairseq.data.truncation import longest_first
 
-__all__ = ["BatchedDataset", "LabelDataset", "SentenceDataset"]
+__all__ = ["BatchedDataset", "SentenceDataset"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,28 +83,6 @@ class SentenceDataset(FairseqDataset):
 def _cut(tokens: Tensor, kept: int) -> Tensor:
     """The first ``kept`` tokens and the ``</s>`` at the end."""
     return tokens if len(tokens) == kept + 1 else torch.cat((tokens[:kept], tokens[-1:]))
-
-
-class LabelDataset(FairseqDataset):
-    """Class numbers, translated to the model's order of labels.
-
-    Args:
-        classes: Class number of each row in the data's own order.
-        translation: For each of them the model's number; changed in place when a checkpoint brings its own order.
-    """
-
-    def __init__(self, classes: np.ndarray, translation: np.ndarray) -> None:
-        super().__init__()
-        self.classes, self.translation = classes, translation
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.translation[self.classes[index]])
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    def collater(self, samples: Sequence[int]) -> Tensor:
-        return torch.tensor(samples, dtype=torch.long).unsqueeze(-1)
 
 
 class BatchedDataset(BaseWrapperDataset):

@@ -61,6 +61,7 @@ class DataHeader:
         max_length: Positions that samples were shortened to; None if they were not.
         splits: What was written, by split name.
         moses_detokenize: Whether texts were detokenized first; older files lack it, for they were not.
+        multi_label: Whether a row may have several labels, or none; older files lack it.
         format_version: Of this file.
     """
 
@@ -80,6 +81,7 @@ class DataHeader:
     max_length: int | None
     splits: dict[str, SplitCounts]
     moses_detokenize: bool = False
+    multi_label: bool = False
     format_version: int = FORMAT_VERSION
 
     @property

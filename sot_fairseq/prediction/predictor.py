@@ -17,6 +17,7 @@ from torch import Tensor
 from sot_base.errors import UsageError
 from sot_fairseq.data.dataset import SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.data.targets import target_array
 from sot_fairseq.fairseq_patches.safe_loading import allow_fairseq_checkpoints
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
 from sot_fairseq.tokenizers.tokenization import TextEncoder
@@ -33,11 +34,12 @@ class Prediction(NamedTuple):
     """What the model says of one sentence or pair.
 
     Attributes:
-        label: Name of the most probable class; for regression the predicted number.
+        label: Name of the most probable class; for regression the predicted number; of a model that gives several
+            labels the names of all classes that are probable enough, in the model's order.
         probabilities: Probability of each class by its name; empty for regression.
     """
 
-    label: str | float
+    label: str | float | tuple[str, ...]
     probabilities: dict[str, float]
 
 
@@ -65,6 +67,7 @@ class SentencePredictor:
         self.model, self.task, self.encoder, self.head, self.header = model.eval(), task, encoder, head, header
         self.training_data = training_data
         self.regression = bool(task.cfg.regression_target)
+        self.multi_label = bool(task.cfg.multi_label)
 
     @property
     def labels(self) -> list[str]:
@@ -76,12 +79,13 @@ class SentencePredictor:
         """1 for single texts, 2 for pairs; None where the data did not say."""
         return self.header.num_inputs if self.header else None
 
-    def predict(self, sentences: Sequence[Sentence], batch_size: int = 64) -> list[Prediction]:
+    def predict(self, sentences: Sequence[Sentence], batch_size: int = 64, threshold: float = 0.5) -> list[Prediction]:
         """Predict sentences, or pairs of them, in the order given.
 
         Args:
             sentences: Texts, or ``(first, second)`` tuples of texts, as the model was trained.
             batch_size: Rows computed at once (> 0); rows of like length go together.
+            threshold: Probability from which a model that gives several labels gives a label.
 
         Raises:
             UsageError: for a row that is no text, or single texts where pairs are wanted or the reverse.
@@ -89,8 +93,14 @@ class SentencePredictor:
         logits = self.logits(sentences, batch_size)
         if self.regression:
             return [Prediction(float(row[0]), {}) for row in logits]
-        probabilities = logits.double().softmax(dim=-1)
         names = self.labels
+        if self.multi_label:
+            rows = logits.double().sigmoid().tolist()
+            chosen = [tuple(name for name, p in zip(names, row, strict=True) if p >= threshold) for row in rows]
+            return [
+                Prediction(labels, dict(zip(names, row, strict=True))) for labels, row in zip(chosen, rows, strict=True)
+            ]
+        probabilities = logits.double().softmax(dim=-1)
         return [
             Prediction(names[int(row.argmax())], dict(zip(names, row.tolist(), strict=True))) for row in probabilities
         ]
@@ -129,13 +139,15 @@ class SentencePredictor:
         if "target" not in samples.defn:
             raise UsageError(f"split {split!r} has no labels: {data or self.training_data}; nothing to compare with")
         logits = self._logits_of(samples.defn["net_input.src_tokens"].dataset, batch_size)
-        targets = np.array([samples.defn["target"][row] for row in range(len(samples))], dtype=np.float64).reshape(-1)
-        predictions = logits[:, 0].numpy() if self.regression else logits.argmax(dim=-1).numpy()
+        targets = target_array(samples.defn["target"])
+        if self.regression:
+            predictions = logits[:, 0].numpy()
+        else:
+            predictions = (logits > 0 if self.multi_label else logits.argmax(dim=-1)).numpy()
         names = metrics or (self.header.metrics if self.header else ("pearson",) if self.regression else ("accuracy",))
-        if not self.regression:
-            targets = targets.astype(np.int64)
         classes = None if self.regression else logits.shape[-1]
-        values = compute_metrics(list(names), predictions, targets, classes, self.labels, f"split {split!r}")
+        where = f"split {split!r}, {self.task.run_name}"
+        values = compute_metrics(list(names), predictions, targets, classes, self.labels, where)
         return {name: 100.0 * value for name, value in values.items()}
 
     def _task_on(self, data: str | os.PathLike[str]) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from sot_fairseq.data.header import DataHeader
+from sot_fairseq.data.targets import target_array
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.models.sot_roberta import HEADS, POOLER, SoTRobertaModel
 from sot_fairseq.probing.token_cache import Encoded, EncodedSplit
@@ -37,7 +38,7 @@ class SplitRows:
 
     Args:
         tokens: Token numbers of each row, as the training task makes them.
-        targets: Class numbers, or numbers in regression.
+        targets: Class numbers, sets of classes (rows, K), or numbers in regression.
     """
 
     tokens: FairseqDataset
@@ -137,8 +138,7 @@ class ProbeTask:
 
     def _rows(self, split: str) -> SplitRows:
         rows = self.task.load_dataset(split).dataset
-        targets = np.array([rows.defn["target"][row] for row in range(len(rows))]).reshape(-1)
-        return SplitRows(rows.defn["net_input.src_tokens"].dataset, targets)
+        return SplitRows(rows.defn["net_input.src_tokens"].dataset, target_array(rows.defn["target"]))
 
     @torch.no_grad()
     def _batches(
@@ -162,6 +162,7 @@ def _fairseq_config(encoder: Encoder, data: Path, header: DataHeader) -> Any:
     words = [str(data), "--task", "sentence_prediction_mgcrp", "--criterion", "sentence_prediction_mgcrp"]
     words += [*encoder.arch_args, "--num-classes", str(header.num_classes), "--freeze-backbone", "--cpu"]
     words += ["--regression-target"] if header.regression else []
+    words += ["--multi-label"] if header.multi_label else []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)  # hydra's, of fairseq's old calls
         return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sot_base.errors import UsageError
 from sot_fairseq.models.head import SentenceHead
 from sot_fairseq.probing.token_cache import TokenStates
-from sot_text.metrics import METRICS
+from sot_text.metrics import compute_metrics, constant_values, value_name
 
 __all__ = ["Outcome", "ProbeData", "ProbeSplit", "TrainingSettings", "predict", "train_head"]
 
@@ -28,7 +28,7 @@ Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
 
 
 class ProbeSplit(NamedTuple):
-    """A split: token states, and the class numbers (or numbers) of its rows."""
+    """A split: token states, and the class numbers, sets of classes or numbers of its rows."""
 
     states: TokenStates
     targets: Tensor
@@ -45,6 +45,9 @@ class ProbeData:
         main_metric: The one that decides.
         num_classes: Classes; 1 for regression.
         regression: Whether the targets are numbers.
+        multi_label: Whether they are sets of classes.
+        labels: Names of the classes.
+        class_weights: Weights of the classes in the loss; None for none.
     """
 
     train: ProbeSplit
@@ -53,6 +56,9 @@ class ProbeData:
     main_metric: str
     num_classes: int
     regression: bool
+    multi_label: bool = False
+    labels: tuple[str, ...] = ()
+    class_weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -80,12 +86,14 @@ class Outcome(NamedTuple):
         best: Metrics (percent) of each dev split after it.
         last: The same after the last epoch.
         seconds: Time of an epoch, evaluation included.
+        warnings: What the metrics of the best epoch do not show (:func:`sot_text.metrics.constant_values`).
     """
 
     best_epoch: int
     best: Metrics
     last: Metrics
     seconds: float
+    warnings: list[str]
 
 
 def train_head(create: Callable[[], nn.Module], data: ProbeData, settings: TrainingSettings, seed: int) -> Outcome:
@@ -103,6 +111,7 @@ def train_head(create: Callable[[], nn.Module], data: ProbeData, settings: Train
     first = next(iter(data.dev))
     updates = settings.epochs * math.ceil(len(data.train.states) / settings.batch_size)
     best_epoch, best, last = 0, {}, {}
+    best_outputs: dict[str, np.ndarray] = {}
     begin = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -114,17 +123,21 @@ def train_head(create: Callable[[], nn.Module], data: ProbeData, settings: Train
             head.train()
             for rows in _train_batches(data.train.states.lengths.numpy(), settings.batch_size, seed, epoch):
                 optimizer.param_groups[0]["lr"] = settings.lr * lr_factor(update, updates)
-                loss = _loss(_logits(head, data.train.states, rows), data.train.targets[rows], data.regression)
+                loss = _loss(_logits(head, data.train.states, rows), data.train.targets[rows], data)
                 if not math.isfinite(float(loss.detach())):
                     raise UsageError(f"the loss is not finite: epoch {epoch}, lr {settings.lr}; give a lower --lr")
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
                 update += 1
-            last = {name: _evaluate(head, split, data) for name, split in data.dev.items()}
+            outputs = {name: _predictions(head, split, data) for name, split in data.dev.items()}
+            last = {name: _metrics(predictions, data.dev[name], data) for name, predictions in outputs.items()}
             if not best or last[first][data.main_metric] >= best[first][data.main_metric]:  # fairseq keeps the later
-                best_epoch, best = epoch, last
-    return Outcome(best_epoch, best, last, (time.perf_counter() - begin) / settings.epochs)
+                best_epoch, best, best_outputs = epoch, last, outputs
+    warnings = [
+        message for name, outputs in best_outputs.items() for message in _warnings(outputs, data.dev[name], data, name)
+    ]
+    return Outcome(best_epoch, best, last, (time.perf_counter() - begin) / settings.epochs, warnings)
 
 
 @torch.no_grad()
@@ -162,18 +175,36 @@ def _logits(head: nn.Module, states: TokenStates, rows: Tensor) -> Tensor | tupl
     return head(states.gather_first(rows))  # fairseq's own head reads the class token alone
 
 
-def _loss(logits: Tensor | tuple[Tensor, ...], targets: Tensor, regression: bool) -> Tensor:
+def _loss(logits: Tensor | tuple[Tensor, ...], targets: Tensor, data: ProbeData) -> Tensor:
     parts = logits if isinstance(logits, tuple) else (logits,)
-    if regression:
-        return torch.stack([F.mse_loss(part.view(-1), targets) for part in parts]).sum()
-    return torch.stack([F.cross_entropy(part, targets) for part in parts]).sum()
+    return torch.stack([_loss_of(part, targets, data) for part in parts]).sum()
 
 
-def _evaluate(head: nn.Module, split: ProbeSplit, data: ProbeData) -> dict[str, float]:
-    """Metrics over a whole split in percent."""
+def _loss_of(logits: Tensor, targets: Tensor, data: ProbeData) -> Tensor:
+    if data.regression:
+        return F.mse_loss(logits.view(-1), targets)
+    if data.multi_label:
+        return F.binary_cross_entropy_with_logits(logits, targets.float(), pos_weight=data.class_weights)
+    return F.cross_entropy(logits, targets, weight=data.class_weights)
+
+
+def _predictions(head: nn.Module, split: ProbeSplit, data: ProbeData) -> np.ndarray:
+    """Class numbers, sets of classes or numbers that the head predicts for a split."""
     logits = predict(head, split.states)
     if not logits.isfinite().all():
         raise UsageError("the head's outputs are not finite after an epoch: the training; give a lower --lr")
-    predictions = (logits[:, 0] if data.regression else logits.argmax(dim=-1)).numpy()
+    if data.regression:
+        return logits[:, 0].numpy()
+    return (logits > 0 if data.multi_label else logits.argmax(dim=-1)).numpy()
+
+
+def _metrics(predictions: np.ndarray, split: ProbeSplit, data: ProbeData) -> dict[str, float]:
+    """Metrics over a whole split in percent."""
+    values = compute_metrics(data.metrics, predictions, split.targets.numpy(), data.num_classes, warn=False)
+    return {name: 100.0 * value for name, value in values.items()}
+
+
+def _warnings(predictions: np.ndarray, split: ProbeSplit, data: ProbeData, name: str) -> list[str]:
     targets = split.targets.numpy()
-    return {name: 100.0 * METRICS[name](predictions, targets, data.num_classes) for name in data.metrics}
+    first = (value_name(predictions[0], data.labels), value_name(targets[0], data.labels))
+    return constant_values(predictions, targets, first, f"split {name!r}")

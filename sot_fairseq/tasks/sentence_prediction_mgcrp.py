@@ -15,7 +15,6 @@ from fairseq.data import (
     NestedDictionaryDataset,
     NumelDataset,
     NumSamplesDataset,
-    RawLabelDataset,
     RightPadDataset,
     data_utils,
 )
@@ -27,12 +26,15 @@ from omegaconf import OmegaConf, open_dict
 
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_fairseq.data.dataset import BatchedDataset, LabelDataset, SentenceDataset
-from sot_fairseq.data.header import HEADER, DataHeader
+from sot_fairseq.data.dataset import BatchedDataset, SentenceDataset
+from sot_fairseq.data.targets import label_names, read_classes, read_numbers, target_array
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.runs.checks import check_best_metric, check_run
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
+from sot_fairseq.tasks.settings_from_data import record_settings_from_data, take_settings_from_data
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
+from sot_text.class_weights import class_weights
+from sot_text.names import name_key
 
 __all__ = ["SentencePredictionMGCrPTask"]
 
@@ -55,18 +57,21 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
 
     Attributes:
         label_names: Names of the model's classes in its order; empty for regression.
+        class_weights: Weights of the classes in the loss, in the same order; None for none.
         starts_training: Whether the task was set up for a training, not for a checkpoint.
         skipped_steps: Steps without an update, for gradients that overflowed.
     """
 
     starts_training = False
+    class_weights: list[float] | None = None
     skipped_steps = 0
+    _class_weights_option: str | None = None
     _updates = 0
     _scales_learning_rates = False
 
     def __init__(self, cfg: Any, data_dictionary: Dictionary, label_dictionary: Dictionary) -> None:
         super().__init__(cfg, data_dictionary, label_dictionary)
-        self.data_label_names = [] if cfg.regression_target else _label_names(label_dictionary)
+        self.data_label_names = [] if cfg.regression_target else label_names(label_dictionary)
         self.label_names = list(self.data_label_names)
         self._translation = np.arange(len(self.data_label_names))
 
@@ -83,30 +88,20 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                     f"--{name.replace('_', '-')} plays no part in this task; leave it out "
                     "(sequences are cut to --max-positions, the longer sentence first)"
                 )
-        files = [Path(cfg.data) / "input0" / "dict.txt"]
-        if not cfg.regression_target:
-            files.append(Path(cfg.data) / "label" / "dict.txt")
-        for file in files:
-            if not file.is_file():
-                raise UsageError(
-                    f"no dictionary: {file.absolute()}; make the data with python -m sot_fairseq.preprocess"
-                )
-        dictionaries = [cls.load_dictionary(str(file)) for file in files]
-        labels = None if cfg.regression_target else _label_names(dictionaries[-1])
+        trained = kwargs.get("from_checkpoint", False)
+        dictionaries = [cls.load_dictionary(str(file)) for file in take_settings_from_data(cfg, trained)]
+        labels = None if cfg.regression_target else label_names(dictionaries[-1])
         if cfg.num_classes < 1:
             cfg.num_classes = 1 if labels is None else len(labels)
         if labels is not None and len(labels) != cfg.num_classes:
             raise UsageError(
-                f"--num-classes {cfg.num_classes}, but {files[-1].absolute()} has {len(labels)} labels "
-                f"({', '.join(labels)}); give --num-classes {len(labels)}"
+                f"--num-classes {cfg.num_classes}, but {os.path.abspath(cfg.data)}/label/dict.txt has {len(labels)} "
+                f"labels ({', '.join(labels)}); give --num-classes {len(labels)}"
             )
-        if cfg.init_token is None and (Path(cfg.data) / HEADER).is_file():
-            header = DataHeader.load(cfg.data)
-            cfg.init_token, cfg.separator_token = header.init_token, header.separator_token
-        if not kwargs.get("from_checkpoint", False):
+        if not trained:
             check_run(cfg)
         task = cls(cfg, dictionaries[0], dictionaries[-1])
-        task.starts_training = not kwargs.get("from_checkpoint", False)
+        task.starts_training = not trained
         return task
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> Any:
@@ -138,6 +133,8 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             defn["target"] = target
         rows = NestedDictionaryDataset(defn, sizes=[tokens.sizes])
         training = split.startswith("train")
+        if training and self.starts_training:
+            self._weigh_classes(target)
         dataset = BatchedDataset(rows, training, keep_order=self.cfg.no_shuffle, split=split)
         if self.starts_training:
             dataset.check_max_tokens(self.cfg.max_tokens if training else self.cfg.max_tokens_valid)
@@ -155,28 +152,32 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
 
     def _targets(self, split: str, combine: bool, rows: int) -> Any:
         path = self._path("label", split)
+        targets: Any = None
         if self.cfg.regression_target:
             path += ".label"
-            if not os.path.exists(path):
-                return None
-            targets: Any = RawLabelDataset(_read_numbers(path, self.cfg.num_classes))
+            if os.path.exists(path):
+                targets = read_numbers(Path(path), self.cfg.num_classes)
         else:
             labels = self._load("label", split, self.label_dictionary, combine)
-            if labels is None:
-                return None
-            first = self.label_dictionary.nspecial
-            classes = np.array([int(labels[row][0]) - first for row in range(len(labels))], dtype=np.int64)
-            wrong = np.flatnonzero((classes < 0) | (classes >= len(self.data_label_names)))
-            if len(wrong):
-                number = int(classes[wrong[0]]) + first
-                raise UsageError(
-                    f"row {wrong[0] + 1} of split {split!r} has label {self.label_dictionary[number]!r}: {path}; "
-                    f"the labels are {', '.join(self.data_label_names)}: run sot_fairseq.preprocess again"
-                )
-            targets = LabelDataset(classes, self._translation)
-        if len(targets) != rows:
+            if labels is not None:
+                where = f"split {split!r} ({path})"
+                targets = read_classes(labels, self.label_dictionary, self._translation, self.cfg.multi_label, where)
+        if targets is not None and len(targets) != rows:
             raise UsageError(f"split {split!r} has {rows} rows but {len(targets)} labels: {path}; preprocess it again")
+        if targets is None and self.starts_training:
+            raise UsageError(f"split {split!r} has no labels: {path}; give splits with labels, --valid-subset valid")
         return targets
+
+    def _weigh_classes(self, targets: Any) -> None:
+        """Compute the weights of the classes from the training rows."""
+        if self._class_weights_option is None:
+            return
+        array, multi_label = target_array(targets), self.cfg.multi_label
+        counts = array.sum(axis=0) if multi_label else np.bincount(array, minlength=len(self.label_names))
+        weights = class_weights(self._class_weights_option, self.label_names, counts, len(array), multi_label)
+        self.class_weights = weights.tolist()
+        named = ", ".join(f"{name} {weight:.4g}" for name, weight in zip(self.label_names, weights, strict=True))
+        logger.info("class weights: %s", named)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> SoTRobertaModel:
         """Build the encoder that ``--arch`` names and its head.
@@ -218,8 +219,15 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             UsageError: if it does not compute the metric that picks the best checkpoint, or ``sum_loss`` meets
                 fairseq's own criterion, which has one loss.
         """
+        record_settings_from_data(self.cfg, cfg)
+        self._class_weights_option = getattr(cfg, "class_weights", None)
         criterion = super().build_criterion(cfg, from_checkpoint)
         check_best_metric(self.cfg.best_checkpoint_metric, _metrics_of(criterion), cfg._name)
+        if self.cfg.multi_label and not getattr(criterion, "takes_sets", False):
+            raise UsageError(
+                f"the data have several labels a row, --criterion {cfg._name} takes one; "
+                "give --criterion sentence_prediction_mgcrp"
+            )
         if str(self.cfg.head_fusion) == "sum_loss" and not getattr(criterion, "adds_losses", False):
             raise UsageError(
                 f"--head-fusion sum_loss has two losses, --criterion {cfg._name} one; "
@@ -232,13 +240,19 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         with scaled_groups(optimizer) if self._scales_learning_rates else contextlib.nullcontext():
             optimizer.step()
 
+    @property
+    def run_name(self) -> str:
+        """Head and seed, for messages about one of many runs."""
+        head = "cls" if str(self.cfg.head_fusion) == "cls" else str(self.cfg.head_pooling)
+        return f"head {head}, seed {self.cfg.seed}"
+
     def count_step(self, done: bool) -> None:
         """Count a step of the training that ended with an update, or without one."""
         self._updates += done
         self.skipped_steps += not done
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the task: the names of the classes, in order, and the special tokens.
+        """What a checkpoint keeps of the task: names and weights of the classes, in order, and the special tokens.
 
         Raises:
             UsageError: if a training has made no update at all, since every gradient overflowed.
@@ -248,7 +262,8 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                 f"the gradients of all {self.skipped_steps} steps overflowed and nothing was learned: "
                 f"{os.path.abspath(self.cfg.save_dir)}; lower --lr, or leave out --fp16 or --amp"
             )
-        return {"label_names": list(self.label_names), **{name: self.cfg[name] for name in SPECIAL_TOKENS}}
+        state = {"label_names": list(self.label_names), **{name: self.cfg[name] for name in SPECIAL_TOKENS}}
+        return state if self.class_weights is None else {**state, "class_weights": list(self.class_weights)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a checkpoint's special tokens and order of labels: the data's labels are translated by name.
@@ -259,14 +274,15 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         if self.cfg.init_token is None:
             self.cfg.update({name: state_dict.get(name, self.cfg[name]) for name in SPECIAL_TOKENS})
         names = list(state_dict.get("label_names", self.label_names))
-        position = {name.casefold(): index for index, name in enumerate(names)}
-        folded = [name.casefold() for name in self.data_label_names]
+        position = {name_key(name): index for index, name in enumerate(names)}
+        folded = [name_key(name) for name in self.data_label_names]
         if sorted(position) != sorted(folded):
             raise UsageError(
                 f"the checkpoint has the labels {', '.join(names)}, the data {', '.join(self.data_label_names)}: "
                 f"{os.path.abspath(self.cfg.data)}; give data with the same labels"
             )
         self.label_names = names
+        self.class_weights = state_dict.get("class_weights")
         self._translation[:] = [position[name] for name in folded]
 
 
@@ -281,22 +297,3 @@ def _metrics_of(criterion: Any) -> set[str]:
     }
     names = {name for flag, names in flags.items() if getattr(criterion, flag, False) for name in names}
     return names if getattr(criterion, "regression_target", False) else names | {"accuracy"}
-
-
-def _label_names(dictionary: Dictionary) -> list[str]:
-    """The labels of a dictionary in order, without fairseq's special and filler entries."""
-    names = dictionary.symbols[dictionary.nspecial :]
-    return [name for name in names if name != "<mask>" and not name.startswith("madeupword")]
-
-
-def _read_numbers(path: str, width: int) -> list[list[float]]:
-    rows = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows.append([float(value) for value in line.split()])
-            except ValueError:
-                rows.append([])
-            if len(rows[-1]) != width:
-                raise UsageError(f"expected {width} numbers, found {line.strip()!r}: {path}, line {number}; correct it")
-    return rows

@@ -32,6 +32,9 @@ def _head_option_fields() -> list[tuple[str, Any, Any]]:
 
 @dataclasses.dataclass
 class _RunConfig(SentencePredictionConfig):
+    multi_label: bool = option(
+        False, "a row may have several labels, or none; taken from preprocess.json if it is there"
+    )
     freeze_backbone: bool = option(False, "train the head alone; the encoder is in evaluation mode, without gradients")
     head_lr_scale: float = option(1.0, "the head's learning rate as a multiple of --lr, > 0")
     layer_decay: float = option(1.0, "learning rate of an encoder layer relative to the one above it, in (0, 1]")

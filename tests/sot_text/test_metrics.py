@@ -6,6 +6,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from sot_base.errors import UsageError
+from sot_text.glue import MULTI_LABEL_METRICS
 from sot_text.metrics import METRICS, check_metrics, compute_metrics
 
 ALL = list(METRICS)
@@ -79,10 +80,40 @@ def test_a_collapsed_model_is_named_with_what_to_do(caplog):
 
 
 def test_targets_of_one_class_are_no_collapse(caplog):
-    compute_metrics(["accuracy"], [1, 1, 1], [1, 1, 1], labels={1: "yes"})
+    compute_metrics(["accuracy"], [1, 1, 1], [1, 1, 1], labels=("no", "yes"))
     assert caplog.messages == [
         f"all 3 {what} are 'yes': correlations and mcc are 0 by definition" for what in ("targets", "predictions")
     ]
+
+
+class TestSeveralLabels:
+    """Sets of classes, (rows, K)."""
+
+    targets = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]], dtype=bool)
+    predictions = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1]], dtype=bool)
+
+    def test_by_hand(self):
+        found = compute_metrics(MULTI_LABEL_METRICS, self.predictions, self.targets)
+        assert found == pytest.approx(
+            {"f1_micro": 2 * 4 / (5 + 5), "f1_macro": (1.0 + 2 / 3 + 2 / 3) / 3, "accuracy": 2 / 4}, abs=1e-12
+        )
+
+    def test_nothing_predicted_and_nothing_true(self):
+        nothing = np.zeros((3, 2), dtype=bool)
+        assert compute_metrics(MULTI_LABEL_METRICS, nothing, nothing, warn=False) == {
+            "f1_micro": 0.0,
+            "f1_macro": 0.0,
+            "accuracy": 1.0,
+        }
+
+    @pytest.mark.parametrize(
+        "row, name, share", [([0, 0, 0], "without any label", "25%"), ([1, 1, 0], "'a,\"b, c\"'", "25%")]
+    )
+    def test_a_collapsed_model(self, caplog, row, name, share):
+        predictions = np.tile(np.array(row, dtype=bool), (4, 1))
+        compute_metrics(["accuracy"], predictions, self.targets, labels=("a", "b, c", "d"), where="head gap, seed 2")
+        (message,) = caplog.messages
+        assert message.startswith(f"all 4 predictions of head gap, seed 2 are {name}, as are {share} of the targets: ")
 
 
 @pytest.mark.parametrize("spread, collapsed", [(0.0, True), (0.004, True), (0.006, False)])
