@@ -171,14 +171,19 @@ def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
             raise UsageError(f"{task.name} does not report {name}: --metric_for_best_model; give {task.main_metric}")
 
 
-def _metrics_function(task: GlueTask) -> Callable[[EvalPrediction], dict[str, float]]:
+def _metrics_function(task: GlueTask, model_name: str) -> Callable[[EvalPrediction], dict[str, float]]:
     def metrics(outputs: EvalPrediction) -> dict[str, float]:
         targets = np.asarray(outputs.label_ids).reshape(-1)
-        return compute_metrics(
-            list(task.metrics), _predictions(outputs.predictions, task), targets, task.num_classes or None
-        )
+        predictions = _predictions(outputs.predictions, task)
+        return compute_metrics(task.metrics, predictions, targets, task.num_classes or None, task.labels, model_name)
 
     return metrics
+
+
+def _model_name(model: SoTForSequenceClassification, seed: int) -> str:
+    """Head and seed, for messages about one of many runs."""
+    head = model.config.head
+    return f"head {'cls' if head['fusion'] == 'cls' else head['pooling']}, seed {seed}"
 
 
 def _predictions(logits: np.ndarray, task: GlueTask) -> np.ndarray:
@@ -214,7 +219,7 @@ def _build_trainer(
             eval_dataset=valid.get("valid"),
             data_collator=DataCollatorWithPadding(tokenizer, **padding),
             processing_class=tokenizer,
-            compute_metrics=_metrics_function(task),
+            compute_metrics=_metrics_function(task, _model_name(model, options.training.seed)),
         )
     except (ValueError, ImportError) as error:  # such as --report_to with a name it does not know
         raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
