@@ -54,15 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     task, encoder = _task(args), _encoder(args)
-    try:
-        header = write_data(task, args.data_dir, args.output_dir, encoder, args.max_length)
-    except OSError as error:
-        raise UsageError(f"{error.strerror}: {error.filename}; make room or choose another --output-dir") from error
+    header = write_data(task, args.data_dir, args.output_dir, encoder, args.max_length)
     for name, split in header.splits.items():
         counts = f"{split.rows} rows, {split.tokens} tokens, longest {split.longest}"
         counts += f", {split.truncated} truncated, {split.skipped} skipped, {'' if split.labelled else 'no '}labels"
         print(f"{name} ({split.source}): {counts}")  # noqa: T201
-    print(f"labels: {join_names(header.labels) or 'numbers'}")  # noqa: T201
+    print(f"labels: {', '.join(join_names([label]) for label in header.labels) or 'numbers'}")  # noqa: T201
     print(f"wrote {args.output_dir}")  # noqa: T201
 
 

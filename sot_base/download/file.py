@@ -57,8 +57,17 @@ class RemoteFile:
 
 
 def cache_dir() -> Path:
-    """Give the folder for files from elsewhere: ``$SOT_CACHE``, by default ``~/.cache/sot``."""
-    return Path(os.environ.get("SOT_CACHE") or Path.home() / ".cache" / "sot")
+    """Give the folder for files from elsewhere: ``$SOT_CACHE``, by default ``~/.cache/sot``.
+
+    Raises:
+        UsageError: If neither is known, as for a container's user without a home.
+    """
+    if os.environ.get("SOT_CACHE"):
+        return Path(os.environ["SOT_CACHE"])
+    try:
+        return Path.home() / ".cache" / "sot"
+    except RuntimeError:
+        raise UsageError("the user has no home folder for downloads: SOT_CACHE; set it to a folder") from None
 
 
 def is_offline() -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pwd
 import random
 import socket
 import subprocess
@@ -329,3 +330,16 @@ def test_cache_dir(monkeypatch, tmp_path):
     monkeypatch.delenv("SOT_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
     assert str(cache_dir()) == "/home/someone/.cache/sot"
+
+
+def test_a_user_without_a_home_is_told_of_the_cache(monkeypatch, tmp_path):
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("SOT_CACHE", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(UsageError, match="no home folder for downloads: SOT_CACHE; set it to a folder"):
+        cache_dir()
+    monkeypatch.setenv("SOT_CACHE", str(tmp_path))
+    assert cache_dir() == tmp_path
