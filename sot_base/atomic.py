@@ -71,14 +71,12 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: str | os.PathLike[str]) -> list[Path]:
-    """Remove what killed processes were writing into a folder or those below it.
-
-    Nobody else may be writing there.
+    """Remove what killed processes were writing into a folder. Nobody else may be writing there.
 
     Returns:
         What was removed.
     """
-    left = sorted(Path(folder).rglob(f".*{UNFINISHED}"))
+    left = sorted(Path(folder).glob(f".*{UNFINISHED}"))
     for path in left:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

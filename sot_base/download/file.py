@@ -67,7 +67,7 @@ def cache_dir() -> Path:
     try:
         return Path.home() / ".cache" / "sot"
     except RuntimeError:
-        raise UsageError("the user has no home folder for downloads: SOT_CACHE; set it to a folder") from None
+        raise _mistake("the user has no home folder for downloads: SOT_CACHE; set it to a folder") from None
 
 
 def is_offline() -> bool:
