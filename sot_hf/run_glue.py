@@ -40,7 +40,9 @@ from sot_base.errors import UsageError, run_main
 from sot_hf.arguments import Options, parse_arguments
 from sot_hf.checkpoints import STATE, check_same_model, check_whole, clear_output, find_checkpoints, find_models
 from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
-from sot_hf.loading import load_config, load_model, load_tokenizer, saved_labels, usable_length
+from sot_hf.load_config import load_config, saved_labels
+from sot_hf.load_model import load_model
+from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile
