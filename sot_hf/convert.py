@@ -120,7 +120,8 @@ def to_fairseq(source: Path, output: Path) -> None:
             save_roberta_files(source, folder / "tokenizer", dictionary)
             encoder = roberta_to_fairseq(tensors, sizes.layers)
             sizes = _roberta_sizes(sizes, backbone)
-        write_dictionary(folder / "label" / "dict.txt", [(name, 1) for name in labels])
+        if labels:
+            write_dictionary(folder / "label" / "dict.txt", [(name, 1) for name in labels])
         classifier = FairseqClassifier(
             kind,
             sizes,

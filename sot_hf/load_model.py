@@ -16,10 +16,13 @@ from sot_hf.error_text import first_sentence, model_location
 from sot_hf.load_config import saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
+from sot_text.names import name_key
 
 __all__ = ["load_model", "load_weights"]
 
 logger = logging.getLogger(__name__)
+
+MULTI_LABEL = "multi_label_classification"
 
 
 def load_weights(path: str, config: PretrainedConfig, **arguments: Any) -> SoTForSequenceClassification:
@@ -109,8 +112,13 @@ def _compare(config: SoTConfig, task: GlueTask, head: Mapping[str, Any]) -> tupl
         raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
     changed = [f"{key} {config.head[key]!r} -> {value!r}" for key, value in wanted.items() if config.head[key] != value]
     what = "settings"
-    if sorted(map(str.casefold, saved or [])) != sorted(map(str.casefold, task.labels)):
+    several = config.problem_type == MULTI_LABEL
+    if sorted(map(name_key, saved or [])) != sorted(map(name_key, task.labels)):
         changed.insert(0, f"labels {', '.join(saved or ['a number'])} -> {', '.join(names)}")
+        what = "labels"
+    elif several != task.multi_label:
+        kinds = ("one label a row", "several labels a row")
+        changed.insert(0, f"{kinds[several]} -> {kinds[task.multi_label]}")
         what = "labels"
     return wanted, f"the saved head has other {what} ({'; '.join(changed)})" if changed else ""
 
@@ -119,8 +127,14 @@ def _in_saved_order(task: GlueTask, saved: list[str] | None) -> GlueTask:
     """The task with its labels in the order of the model's."""
     if saved is None:
         return task
-    names = {name.casefold(): name for name in task.labels}
-    return dataclasses.replace(task, labels=tuple(names[name.casefold()] for name in saved))
+    names = {name_key(name): name for name in task.labels}
+    if len(names) < len(saved):  # labels that differ in upper and lower case only are told apart by it
+        return dataclasses.replace(task, labels=tuple(saved))
+    return dataclasses.replace(task, labels=tuple(names[name_key(name)] for name in saved))
+
+
+def _problem_type(task: GlueTask) -> str:
+    return "regression" if task.regression else MULTI_LABEL if task.multi_label else "single_label_classification"
 
 
 def _names(task: GlueTask) -> list[str]:
@@ -136,7 +150,7 @@ def _new_config(
             head=head,
             freeze_backbone=freeze_backbone,
             id2label=dict(enumerate(_names(task))),
-            problem_type="regression" if task.regression else "single_label_classification",
+            problem_type=_problem_type(task),
         )
     except ValueError as error:
         raise UsageError(f"the head cannot be built ({error}): {model_location(path)}; see docs/heads.md") from error

@@ -36,6 +36,7 @@ class SoTForSequenceClassification(PreTrainedModel):
     """Classify or score texts from the class token and the word tokens of a backbone.
 
     The class token of an encoder is its first one. A decoder has none: its last valid token takes that part.
+    `class_weights`, float (K,), weighs the classes in the loss; it is not saved, None by default.
 
     Args:
         config: Backbone and head.
@@ -70,6 +71,7 @@ class SoTForSequenceClassification(PreTrainedModel):
                 module._is_hf_initialized = True  # transformers' mark: keep the weights
         config.backbone = self.backbone.config
         self.classifier = ClassificationHead(config.head_config())
+        self.register_buffer("class_weights", None, persistent=False)
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
         self._settle_gradients()
@@ -300,8 +302,8 @@ class SoTForSequenceClassification(PreTrainedModel):
         if problem == "regression":
             return F.mse_loss(logits.float().view(-1), labels.float().view(-1))
         if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
-        return F.cross_entropy(logits.float(), labels.view(-1))
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), pos_weight=self.class_weights)
+        return F.cross_entropy(logits.float(), labels.view(-1), weight=self.class_weights)
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; a backbone that is frozen, all of it, stays in evaluation mode."""
