@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from sot_base.finite import find_culprit, first_not_finite
 from sot_hf.batching import LengthBatchSampler, SortedByLength, row_lengths
 from sot_hf.callbacks import EarlyStopping
 from sot_hf.checkpoints import find_checkpoints
+from sot_hf.loading_processes import obey_the_trainer_alone
 from sot_hf.whole_files import WholeFilesTrainer
 
 __all__ = ["HeadTrainer"]
@@ -82,7 +82,7 @@ class HeadTrainer(WholeFilesTrainer):
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
-            worker_init_fn=_leave_signals_to_the_trainer,
+            worker_init_fn=obey_the_trainer_alone,
         )
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
@@ -97,7 +97,7 @@ class HeadTrainer(WholeFilesTrainer):
         """One loader for each dataset, made once: the Trainer would keep every one it makes, with its processes."""
         if id(dataset) not in self._sorted_loaders:
             loader = super().get_test_dataloader(SortedByLength(dataset))
-            getattr(loader, "base_dataloader", loader).worker_init_fn = _leave_signals_to_the_trainer
+            getattr(loader, "base_dataloader", loader).worker_init_fn = obey_the_trainer_alone
             self._sorted_loaders[id(dataset)] = loader
         return self._sorted_loaders[id(dataset)]
 
@@ -186,9 +186,3 @@ class HeadTrainer(WholeFilesTrainer):
                 if own:
                     optimizer.add_param_group({**group, "params": own, "lr": group["lr"] * self.head_lr_scale})
         return optimizer
-
-
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """A signal to the whole process group must not end a loading process before the trainer has saved."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
