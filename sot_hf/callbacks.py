@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from types import FrameType
@@ -65,6 +66,7 @@ class SaveOnTermination(TrainerCallback):
     def __init__(self) -> None:
         self.training = self.wanted = self.due = False
         self.previous: Any = signal.SIG_DFL
+        self.process = os.getpid()
 
     def __enter__(self) -> Self:
         with contextlib.suppress(ValueError):  # not in the main thread: signals are not ours
@@ -76,6 +78,8 @@ class SaveOnTermination(TrainerCallback):
             signal.signal(signal.SIGTERM, self.previous)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a process forked from this one has nothing to save
+            os._exit(TERMINATED)
         if self.wanted or not self.training:
             sys.exit(TERMINATED)
         self.wanted = True

@@ -1,24 +1,44 @@
-"""Signals in the processes that load data: they end with the trainer, not before it."""
+"""Signals in the processes that load data: they end with the trainer, not before it.
+
+A terminal or a cluster signals the whole process group, and the trainer needs the next batch to finish a step and save.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+from multiprocessing.context import ForkContext, ForkProcess
 
-__all__ = ["obey_the_trainer_alone"]
+__all__ = ["LoadingContext", "obey_the_trainer_alone"]
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class _LoadingProcess(ForkProcess):
+    """A process that starts with the signals blocked: one that comes while it forks would leave it half set up."""
+
+    def start(self) -> None:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class LoadingContext(ForkContext):
+    """The multiprocessing context for loaders whose ``worker_init_fn`` is :func:`obey_the_trainer_alone`."""
+
+    Process = _LoadingProcess
 
 
 def obey_the_trainer_alone(worker: int) -> None:
     """Let SIGTERM end a loading process only if its parent sent it, and SIGINT not at all (a ``worker_init_fn``).
 
-    A cluster or a terminal signals the whole process group, and the trainer needs the next batch to save.
-
     Args:
         worker: The process's number, not used.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     threading.Thread(target=_wait_for_the_trainer, daemon=True).start()
 
 

@@ -18,7 +18,7 @@ from sot_base.finite import find_culprit, first_not_finite
 from sot_hf.batching import LengthBatchSampler, SortedByLength, row_lengths
 from sot_hf.callbacks import EarlyStopping
 from sot_hf.checkpoints import find_checkpoints
-from sot_hf.loading_processes import obey_the_trainer_alone
+from sot_hf.loading_processes import LoadingContext, obey_the_trainer_alone
 from sot_hf.whole_files import WholeFilesTrainer
 
 __all__ = ["HeadTrainer"]
@@ -72,7 +72,7 @@ class HeadTrainer(WholeFilesTrainer):
             args.process_index,
             args.world_size,
         )
-        return DataLoaderShard(
+        loader = DataLoaderShard(
             self.train_dataset,
             device=args.device,
             batch_sampler=sampler,
@@ -82,8 +82,8 @@ class HeadTrainer(WholeFilesTrainer):
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
-            worker_init_fn=obey_the_trainer_alone,
         )
+        return self._with_obedient_processes(loader)
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """As `Trainer.get_eval_dataloader`, from the longest row to the shortest."""
@@ -97,9 +97,16 @@ class HeadTrainer(WholeFilesTrainer):
         """One loader for each dataset, made once: the Trainer would keep every one it makes, with its processes."""
         if id(dataset) not in self._sorted_loaders:
             loader = super().get_test_dataloader(SortedByLength(dataset))
-            getattr(loader, "base_dataloader", loader).worker_init_fn = obey_the_trainer_alone
-            self._sorted_loaders[id(dataset)] = loader
+            self._sorted_loaders[id(dataset)] = self._with_obedient_processes(loader)
         return self._sorted_loaders[id(dataset)]
+
+    def _with_obedient_processes(self, loader: DataLoader) -> DataLoader:
+        """Let the loader's processes obey this one alone."""
+        if self.args.dataloader_num_workers and self.args.dataloader_multiprocessing_context in (None, "fork"):
+            torch_loader = getattr(loader, "base_dataloader", loader)
+            torch_loader.multiprocessing_context = LoadingContext()
+            torch_loader.worker_init_fn = obey_the_trainer_alone
+        return loader
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
         return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None

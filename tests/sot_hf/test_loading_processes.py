@@ -6,7 +6,7 @@ import signal
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from sot_hf.loading_processes import obey_the_trainer_alone
+from sot_hf.loading_processes import LoadingContext, obey_the_trainer_alone
 
 
 class ProcessIds(Dataset):
@@ -21,8 +21,9 @@ class ProcessIds(Dataset):
 
 def test_they_outlive_signals_from_outside_and_end_with_the_trainer():
     loader = DataLoader(
-        ProcessIds(), batch_size=4, num_workers=1, prefetch_factor=1, worker_init_fn=obey_the_trainer_alone
-    )
+        ProcessIds(), batch_size=4, num_workers=1, multiprocessing_context=LoadingContext(),
+        worker_init_fn=obey_the_trainer_alone,
+    )  # fmt: skip
     rows = iter(loader)
     worker = int(next(rows)[0])
     for number in (signal.SIGTERM, signal.SIGINT):
