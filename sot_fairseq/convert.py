@@ -29,6 +29,7 @@ from sot_fairseq.pretrained.arch_args import bert_model_args
 from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import FairseqBert, bert_to_fairseq
 from sot_text.formats.checkpoint_file import read_bert_weights
+from sot_text.formats.checkpoint_layout import fairseq_checkpoint
 from sot_text.formats.tokenizer_json import read_word_pieces
 from sot_text.formats.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
 
@@ -104,21 +105,11 @@ def find_weights(source: str | os.PathLike[str]) -> Path:
 
 
 def _checkpoint(bert: FairseqBert, architecture: BertArchitecture, arch: str) -> dict[str, Any]:
-    """Lay out a fairseq checkpoint of plain values, which ``torch.load(weights_only=True)`` reads as it is."""
-    return {
-        "cfg": {
-            "common": {"seed": 1},
-            "task": {"_name": "masked_lm", "data": ".", "tokens_per_sample": architecture.max_positions},
-            "model": {"_name": arch, **bert_model_args(architecture), "load_checkpoint_heads": False},
-            "bpe": None,
-            "tokenizer": None,
-        },
-        "model": bert.model,
-        "optimizer_history": [
-            {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0},
-        ],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }
+    return fairseq_checkpoint(
+        {"_name": "masked_lm", "data": ".", "tokens_per_sample": architecture.max_positions},
+        {"_name": arch, **bert_model_args(architecture), "load_checkpoint_heads": False},
+        bert.model,
+    )
 
 
 def _read_tokenizer(

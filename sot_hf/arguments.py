@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser, IntervalStrategy, TrainingArguments
 
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
+from sot_text.class_weights import parse_class_weights
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]
 
@@ -38,7 +39,12 @@ SMALLEST: dict[str, int] = {
     "weight_decay": 0,
     "max_train_samples": 1,
     "max_eval_samples": 1,
+    "max_tokens": 1,
+    "early_stopping_patience": 1,
+    "early_stopping_threshold": 0,
 }
+BATCH_SIZE: int = TrainingArguments.__dataclass_fields__["per_device_train_batch_size"].default
+SIMILAR = 0.75  # how like a known option an unknown one must be to be taken for a slip of it, of 1
 
 
 def _option(default: Any, text: str) -> Any:
@@ -56,6 +62,10 @@ class GlueArguments:
     label_column: str | None = _option(None, "own data: name of the column with the label")
     labels: str | None = _option(None, "own data: the labels X,Y,... in order; by default sorted")
     regression: bool = _option(False, "own data: the label is a number")
+    multi_label: bool = _option(False, "own data: a row may have several labels, written a,b, or none")
+    class_weights: str | None = _option(
+        None, "weights of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)"
+    )
     model_type: str | None = _option(None, "the kind of backbone, where its config.json does not say")
     config_name: str | None = _option(None, "a config.json from elsewhere")
     tokenizer_name: str | None = _option(None, "a tokenizer from elsewhere")
@@ -65,8 +75,17 @@ class GlueArguments:
         None, "shorten samples to so many tokens, special ones included; default: 128, or less if the model takes less"
     )
     pad_to_max_length: bool = _option(False, "pad every batch to --max_seq_length")
+    max_tokens: int | None = _option(
+        None,
+        "put as many rows into a training batch as make so many tokens, padding included; "
+        "--per_device_train_batch_size, if given, limits them, too",
+    )
+    early_stopping_patience: int | None = _option(
+        None, "stop after so many evaluations without an improvement of --metric_for_best_model"
+    )
+    early_stopping_threshold: float = _option(0.0, "the least difference of the metric that is an improvement, >= 0")
     eval_all_checkpoints: bool = _option(False, "evaluate every checkpoint in the end, and keep them all")
-    overwrite_output_dir: bool = _option(False, "start anew in an output folder that holds checkpoints")
+    overwrite_output_dir: bool = _option(False, "start from scratch in an output folder that holds checkpoints")
     freeze_backbone: bool = _option(
         False, "train the head alone; the backbone is in evaluation mode, without gradients"
     )
@@ -83,11 +102,13 @@ class Options(NamedTuple):
         glue: Options of task and model.
         training: transformers' options.
         head: Fields of `HeadConfig` that the command line gives, and no others.
+        rows_limited: Whether the command line limits the rows of a batch.
     """
 
     glue: GlueArguments
     training: TrainingArguments
     head: dict[str, Any]
+    rows_limited: bool
 
 
 def parse_arguments(arguments: Sequence[str]) -> Options:
@@ -104,11 +125,12 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     namespace, unknown = parser.parse_known_args(_modern(arguments))
     if unknown:
         name = unknown[0].partition("=")[0]
-        near = difflib.get_close_matches(name, parser._option_string_actions, n=1)
+        near = difflib.get_close_matches(name, parser._option_string_actions, n=1, cutoff=SIMILAR)
         hint = f"did you mean {near[0]}?" if near else "--help shows all"
         raise UsageError(f"unknown option {name}: the command line; {hint}")
     values = vars(namespace)
     _check_ranges(values)
+    rows_limited = values["per_device_train_batch_size"] is not None
     if values["metric_for_best_model"] == "loss":
         values["metric_for_best_model"] = "eval_loss"  # "loss" is what `TrainingArguments` makes of None
     _fill_defaults(values)
@@ -127,7 +149,25 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         raise UsageError("nothing to do: the command line; give --do_train, --do_eval or --do_predict")
     if glue.eval_all_checkpoints and not training.do_eval:
         raise UsageError("no evaluation is asked for: --eval_all_checkpoints; give --do_eval, too")
-    return Options(glue, training, head)
+    _check_combinations(glue, training)
+    return Options(glue, training, head, rows_limited)
+
+
+def _check_combinations(glue: GlueArguments, training: TrainingArguments) -> None:
+    if glue.early_stopping_patience is not None and training.eval_strategy == IntervalStrategy.NO:
+        raise UsageError(
+            "no evaluation during the training: --early_stopping_patience; give --do_train, --do_eval and "
+            "--eval_strategy epoch"
+        )
+    if glue.max_tokens is not None and training.train_sampling_strategy != "group_by_length":
+        raise UsageError(
+            f"batches are not of like length: --max_tokens beside --train_sampling_strategy "
+            f"{training.train_sampling_strategy}; leave one out"
+        )
+    if glue.class_weights is not None:
+        parse_class_weights(glue.class_weights)
+        if training.label_smoothing_factor:
+            raise UsageError("--class-weights beside --label_smoothing_factor: the command line; leave one out")
 
 
 class _Parser(HfArgumentParser):
@@ -152,6 +192,7 @@ def _parser() -> _Parser:
         elif action.dest == "output_dir":
             action.required = True
     unset = ("eval_strategy", "save_strategy", "save_steps", "load_best_model_at_end", "train_sampling_strategy")
+    unset += ("per_device_train_batch_size",)
     parser.set_defaults(**dict.fromkeys(unset))
     return parser
 
@@ -183,27 +224,35 @@ def _check_ranges(values: dict[str, Any]) -> None:
 
 
 def _fill_defaults(values: dict[str, Any]) -> None:
-    evaluates = values["do_eval"]
+    _fill_schedule(values)
+    defaults = {
+        "train_sampling_strategy": "group_by_length",
+        "ddp_find_unused_parameters": False,  # there are none
+        "per_device_train_batch_size": BATCH_SIZE,
+    }
+    if not values["eval_all_checkpoints"] and values["load_best_model_at_end"]:
+        defaults["save_total_limit"] = 2  # the best and the last one; with 1 the last one goes in the end
+    for name, value in defaults.items():
+        if values[name] is None:
+            values[name] = value
+    values["output_dir"] = os.path.normpath(values["output_dir"])
+
+
+def _fill_schedule(values: dict[str, Any]) -> None:
+    """When to evaluate and to save: where nothing else is said, after every epoch."""
     if values["save_strategy"] is None:
         values["save_strategy"] = "epoch" if values["save_steps"] is None and values["eval_steps"] is None else "steps"
         if values["eval_strategy"] is not None and values["save_steps"] is None:
             values["save_strategy"] = values["eval_strategy"]
     if values["eval_strategy"] is None:
-        values["eval_strategy"] = values["save_strategy"] if evaluates and values["do_train"] else "no"
+        values["eval_strategy"] = values["save_strategy"] if values["do_eval"] and values["do_train"] else "no"
     if values["save_steps"] is None:
         values["save_steps"] = values["eval_steps"] or 500
     if values["eval_steps"] is None and values["eval_strategy"] == "steps":
         values["eval_steps"] = values["save_steps"]
     if values["load_best_model_at_end"] is None:
         same = values["eval_strategy"] == values["save_strategy"] != "no"
-        values["load_best_model_at_end"] = bool(values["do_train"] and evaluates and same)
-    if values["train_sampling_strategy"] is None:
-        values["train_sampling_strategy"] = "group_by_length"
-    if values["save_total_limit"] is None and not values["eval_all_checkpoints"] and values["load_best_model_at_end"]:
-        values["save_total_limit"] = 2  # the best and the last one; with 1 the last one goes in the end
-    if values["ddp_find_unused_parameters"] is None:
-        values["ddp_find_unused_parameters"] = False  # there are none
-    values["output_dir"] = os.path.normpath(values["output_dir"])
+        values["load_best_model_at_end"] = bool(values["do_train"] and values["do_eval"] and same)
 
 
 def _fields_of(kind: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class SoTConfig(PretrainedConfig):
     model_type = "sot"
     sub_configs: ClassVar[dict[str, Any]] = {"backbone": AutoConfig}
     has_no_defaults_at_init = True
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["hidden_states", "attentions"]  # an evaluation keeps the logits
 
     def __init__(
         self,

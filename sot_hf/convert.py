@@ -25,7 +25,8 @@ from sot_base.errors import UsageError, run_main
 from sot_base.torch_files import save_torch
 from sot_hf.configuration import SoTConfig
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
-from sot_hf.loading import load_config, load_weights, saved_labels
+from sot_hf.load_config import load_config, saved_labels
+from sot_hf.load_model import load_weights
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.formats.architecture import ACTIVATIONS, BertArchitecture
 from sot_text.formats.bert_weights import bert_to_fairseq, fairseq_to_bert
@@ -106,7 +107,7 @@ def to_fairseq(source: Path, output: Path) -> None:
         raise UsageError(f"fairseq's task has no decoder: {source.absolute()}; keep it")
     backbone, kind = config.backbone, config.backbone.model_type
     labels = check_labels(saved_labels(config) or (), os.fspath(source)) if config.num_labels > 1 else ()
-    model = load_weights(os.fspath(source), dtype=torch.float32)
+    model = load_weights(os.fspath(source), config, dtype=torch.float32)
     tensors = model.backbone.state_dict()
     with atomic_folder(output) as folder:
         for name in ("input0", "tokenizer", "label"):
@@ -120,7 +121,8 @@ def to_fairseq(source: Path, output: Path) -> None:
             save_roberta_files(source, folder / "tokenizer", dictionary)
             encoder = roberta_to_fairseq(tensors, sizes.layers)
             sizes = _roberta_sizes(sizes, backbone)
-        write_dictionary(folder / "label" / "dict.txt", [(name, 1) for name in labels])
+        if labels:
+            write_dictionary(folder / "label" / "dict.txt", [(name, 1) for name in labels])
         classifier = FairseqClassifier(
             kind,
             sizes,

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sot_base.errors import UsageError
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile, custom_task, get_task
-from sot_text.labels import class_indices, labels_of, parse_labels, regression_targets
+from sot_text.labels import class_indices, class_sets, labels_of, parse_labels, regression_targets
 from sot_text.names import split_names
 from sot_text.splits import read_split_file
 from sot_text.submission import INDEX_COLUMNS, submission_indices
@@ -30,7 +30,8 @@ class TextDataset(Dataset):
 
     Args:
         encodings: For each row what the tokenizer gives: ``input_ids``, ``attention_mask``...
-        targets: Class indices or numbers, one a row; None where the file has no labels.
+        targets: Class indices or numbers (rows,), or which classes each row has (rows, K); None where the file has no
+            labels.
     """
 
     def __init__(self, encodings: Sequence[dict[str, list[int]]], targets: np.ndarray | None) -> None:
@@ -42,7 +43,7 @@ class TextDataset(Dataset):
     def __getitem__(self, index: int) -> dict[str, Any]:
         row: dict[str, Any] = dict(self.encodings[index])
         if self.targets is not None:
-            row["labels"] = self.targets[index].item()
+            row["labels"] = self.targets[index].tolist()
         return row
 
 
@@ -52,13 +53,14 @@ def read_task(
     label_column: str | None = None,
     labels: str | None = None,
     regression: bool = False,
+    multi_label: bool = False,
 ) -> GlueTask:
     """The task that a command line names: one of GLUE's, or own data by its columns.
 
     Raises:
         UsageError: if it names none, or both kinds.
     """
-    own = (text_columns, label_column, labels, regression or None)
+    own = (text_columns, label_column, labels, regression or None, multi_label or None)
     if name:
         if any(option is not None for option in own):
             raise UsageError(f"options for own data beside --task_name {name}: the command line; leave one kind out")
@@ -67,7 +69,7 @@ def read_task(
         known = ", ".join(GLUE_TASKS)
         raise UsageError(f"no task: the command line; give --task_name ({known}), or --text_columns and --label_column")
     names = parse_labels(labels) if labels else ()
-    return custom_task(split_names(text_columns, "--text_columns"), label_column, names, regression)
+    return custom_task(split_names(text_columns, "--text_columns"), label_column, names, regression, multi_label)
 
 
 def find_data(task: GlueTask, data_dir: str) -> Path:
@@ -92,9 +94,8 @@ def task_with_labels(task: GlueTask, folder: Path, saved: Sequence[str] | None) 
     if task.labels or task.regression:
         return task
     if (folder / task.splits[0].file).is_file():
-        return dataclasses.replace(
-            task, labels=labels_of(read_split_file(task, task.splits[0], folder), task.splits[0].label_column)
-        )
+        table = read_split_file(task, task.splits[0], folder)
+        return dataclasses.replace(task, labels=labels_of(table, task.splits[0].label_column, task.multi_label))
     if saved is None:
         raise UsageError(f"no {task.splits[0].file} to tell the labels from: {folder.absolute()}; give --labels")
     return dataclasses.replace(task, labels=tuple(saved))
@@ -127,6 +128,8 @@ def read_split(
     if not split.is_test:
         if task.regression:
             targets = regression_targets(table, split.label_column, task.label_range).astype(np.float32)
+        elif task.multi_label:
+            targets = class_sets(table, split.label_column, task.labels).astype(np.float32)
         else:
             targets = class_indices(table, split.label_column, task.labels)
     columns = [table.columns[column][:max_rows] for column in split.text_columns]

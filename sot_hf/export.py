@@ -147,12 +147,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _load(folder: str) -> SoTForSequenceClassification:
     from sot_hf.configuration import SoTConfig
-    from sot_hf.loading import load_config, load_weights
+    from sot_hf.load_config import load_config
+    from sot_hf.load_model import load_weights
 
     config = load_config(folder)
     if not isinstance(config, SoTConfig):
         raise UsageError(f"a backbone without a head: {os.path.abspath(folder)}; train one with sot_hf.run_glue")
-    return load_weights(folder)
+    return load_weights(folder, config)
 
 
 if __name__ == "__main__":

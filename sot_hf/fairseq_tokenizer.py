@@ -13,7 +13,7 @@ from sot_base.errors import UsageError
 from sot_base.small_files import read_json, read_text
 from sot_text.formats.dictionary import MASK, MAX_BYTES, SPECIALS, TokenId, read_dictionary, write_dictionary
 from sot_text.formats.tokenizer_json import TokenizerJson, read_word_pieces
-from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, write_dict
+from sot_text.formats.wordpiece import LAST, LEADING, build_tokenizer, read_settings, read_vocab, write_dict
 
 __all__ = ["bert_tokenizer", "read_bert_vocab", "roberta_tokenizer", "save_bert_files", "save_roberta_files"]
 
@@ -34,15 +34,7 @@ def bert_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
     vocab = read_vocab(folder / "vocab.txt")
     settings = read_settings(folder / "vocab.txt", vocab)
     numbers = {piece: number for number, piece in enumerate(vocab)}
-    core = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
-    core.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.tokenize_chinese_chars,
-        strip_accents=settings.strip_accents,
-        lowercase=settings.do_lower_case,
-    )
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece()
+    core = build_tokenizer(vocab, settings)
     core.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -52,6 +44,7 @@ def bert_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
         tokenizer_object=core,
         model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        split_special_tokens=True,  # written in a text, [SEP] is text
         do_lower_case=settings.do_lower_case,
         **BERT_NAMES,
     )
@@ -105,6 +98,7 @@ def roberta_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
         tokenizer_object=core,
         model_max_length=max_length,
         model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,  # written in a text, </s> is text
         **ROBERTA_NAMES,
     )
 

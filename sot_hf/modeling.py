@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
@@ -21,6 +21,7 @@ from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
 from sot_core.build import create_pooling
 from sot_core.norms.alternatives import LearnableScale
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
+from sot_hf.error_text import model_location
 from sot_hf.model_card import write_model_card
 
 __all__ = ["SoTForSequenceClassification"]
@@ -36,6 +37,7 @@ class SoTForSequenceClassification(PreTrainedModel):
     """Classify or score texts from the class token and the word tokens of a backbone.
 
     The class token of an encoder is its first one. A decoder has none: its last valid token takes that part.
+    `class_weights`, float (K,), weighs the classes in the loss; it is not saved, None by default.
 
     Args:
         config: Backbone and head.
@@ -70,6 +72,7 @@ class SoTForSequenceClassification(PreTrainedModel):
                 module._is_hf_initialized = True  # transformers' mark: keep the weights
         config.backbone = self.backbone.config
         self.classifier = ClassificationHead(config.head_config())
+        self.register_buffer("class_weights", None, persistent=False)
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
         self._settle_gradients()
@@ -100,15 +103,16 @@ class SoTForSequenceClassification(PreTrainedModel):
             return super().from_pretrained(path, *args, **kwargs)
         hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         found = config
-        if config is None or isinstance(config, SoTConfig):  # the folder says what it is
-            if _model_type(path, config, hub) == SoTConfig.model_type:
-                return cls._from_saved(path, args, kwargs)
-            found = None if config is None else config.backbone
+        if config is None or isinstance(config, SoTConfig):  # config.json says whether a head was saved with the model
+            values = _config_values(path, config, hub)
+            if values.get("model_type") == SoTConfig.model_type:
+                kwargs.pop("config", None)
+                if config is None:
+                    config, kwargs = SoTConfig.from_dict(values, return_unused_kwargs=True, **kwargs)
+                return cls.from_saved(path, *args, config=config, **kwargs)
+            found = _backbone_config(path, values, hub, kwargs) if config is None else config.backbone
         kwargs.pop("config", None)
         own = {name: kwargs.pop(name) for name in CONFIG_ARGUMENTS if name in kwargs}
-        if found is None:
-            trust = {name: kwargs[name] for name in ("trust_remote_code",) if name in kwargs}
-            found = AutoConfig.from_pretrained(path, **hub, **trust)
         if isinstance(config, SoTConfig):
             if own:
                 raise TypeError(f"{', '.join(own)} beside config=SoTConfig(...): put them into the configuration")
@@ -117,22 +121,47 @@ class SoTForSequenceClassification(PreTrainedModel):
                 config = SoTConfig.from_backbone(found, **own)
             except ValueError as error:
                 raise UsageError(
-                    f"no head fits the backbone ({error}): {_where(path)}; see docs/huggingface.md"
+                    f"no head fits the backbone ({error}): {model_location(path)}; see docs/huggingface.md"
                 ) from error
-        return cls._from_backbone(path, config, kwargs)
+        return cls.from_backbone(path, config, **kwargs)
 
     @classmethod
-    def _from_saved(cls, path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def from_saved(cls, path: Any, *args: Any, config: SoTConfig, **kwargs: Any) -> Any:
+        """Load a model that was saved with its head.
+
+        Args:
+            path: Its folder, or its name on the Hub.
+            *args: As `PreTrainedModel.from_pretrained`.
+            config: Its configuration; ``config.json`` is not read again.
+            **kwargs: As `PreTrainedModel.from_pretrained`.
+
+        Raises:
+            UsageError: As :meth:`from_pretrained`.
+        """
         wants_info, ignore = (kwargs.pop(name, False) for name in ("output_loading_info", "ignore_mismatched_sizes"))
         model, info = super().from_pretrained(
-            path, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            path, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
         _check_loaded(info, path, ignore)
         model._settle_gradients()  # loading makes new parameters, all of which learn
+        if config.freeze_backbone:
+            logger.warning(
+                "%s: the backbone is frozen, as it was when the model was saved; freeze_backbone(False) thaws it", path
+            )
         return (model, info) if wants_info else model
 
     @classmethod
-    def _from_backbone(cls, path: Any, config: SoTConfig, kwargs: dict[str, Any]) -> Any:
+    def from_backbone(cls, path: Any, config: SoTConfig, **kwargs: Any) -> Any:
+        """Put a new head on a plain backbone; a BERT's starts from its pretrained pooler.
+
+        Args:
+            path: Folder or Hub name of the backbone.
+            config: Backbone and head.
+            **kwargs: As `PreTrainedModel.from_pretrained`.
+
+        Raises:
+            UsageError: As :meth:`from_pretrained`.
+        """
         wants_info, ignore = (kwargs.pop(name, False) for name in ("output_loading_info", "ignore_mismatched_sizes"))
         backbone, info = AutoModel.from_pretrained(
             path, config=config.backbone, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
@@ -158,7 +187,10 @@ class SoTForSequenceClassification(PreTrainedModel):
             self.freeze_backbone()
 
     def freeze_backbone(self, frozen: bool = True) -> None:
-        """Train the head alone, the backbone in evaluation mode without gradients; or, with False, everything."""
+        """Train the head alone, the backbone in evaluation mode without gradients; with False, train everything.
+
+        Parameters of a frozen backbone that are set to learn later on, such as LoRA's, do learn.
+        """
         self.config.freeze_backbone = frozen
         self.backbone.requires_grad_(not frozen)
         _drop_pooler(self.backbone)
@@ -244,7 +276,7 @@ class SoTForSequenceClassification(PreTrainedModel):
                 given.pop(name, None)
         if "use_cache" in self.inputs:
             given["use_cache"] = False
-        with torch.no_grad() if self.config.freeze_backbone else contextlib.nullcontext():
+        with contextlib.nullcontext() if self._backbone_learns(inputs.get("inputs_embeds")) else torch.no_grad():
             outputs = self.backbone(**given, return_dict=True)
         return outputs.last_hidden_state, outputs
 
@@ -271,15 +303,21 @@ class SoTForSequenceClassification(PreTrainedModel):
         if problem == "regression":
             return F.mse_loss(logits.float().view(-1), labels.float().view(-1))
         if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
-        return F.cross_entropy(logits.float(), labels.view(-1))
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), pos_weight=self.class_weights)
+        return F.cross_entropy(logits.float(), labels.view(-1), weight=self.class_weights)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the training mode; a frozen backbone stays in evaluation mode."""
+        """Set the training mode; a backbone that is frozen, all of it, stays in evaluation mode."""
         super().train(mode)
-        if self.config.freeze_backbone:
+        if not self._backbone_learns():
             self.backbone.eval()
         return self
+
+    def _backbone_learns(self, inputs_embeds: Tensor | None = None) -> bool:
+        """Whether something in or before the backbone wants a gradient, though it may have been frozen."""
+        if not self.config.freeze_backbone or (inputs_embeds is not None and inputs_embeds.requires_grad):
+            return True
+        return any(parameter.requires_grad for parameter in self.backbone.parameters())
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As `PreTrainedModel.save_pretrained`, and a model card ``README.md`` where there is none."""
@@ -322,7 +360,7 @@ def _drop_pooler(backbone: PreTrainedModel) -> None:
 
 def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: bool) -> None:
     """Refuse weights that are not all of the model's; `info` is transformers' report."""
-    mend = f"{_where(path)}; give the config.json that belongs to the weights"
+    mend = f"{model_location(path)}; give the config.json that belongs to the weights"
     missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
     if missing:
         raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {mend}")
@@ -334,16 +372,20 @@ def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: b
         )
 
 
-def _model_type(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> str | None:
-    """What the files say of the model's kind; None if they do not, which is no mistake beside a given `config`."""
+def _config_values(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> dict[str, Any]:
+    """Read ``config.json``; it may be absent beside a given `config`."""
     try:
         values, _ = PretrainedConfig.get_config_dict(path, **hub)
     except OSError:
         if config is None:
             raise
-        return None
-    return values.get("model_type")
+        return {}
+    return dict(values)
 
 
-def _where(path: Any) -> str:
-    return os.path.abspath(path) if os.path.isdir(path) else str(path)
+def _backbone_config(path: Any, values: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """Build the configuration of a backbone; code that comes with a model needs transformers' consent."""
+    if values.get("model_type") in CONFIG_MAPPING and "auto_map" not in values:
+        return CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    trust = {name: kwargs[name] for name in ("trust_remote_code",) if name in kwargs}
+    return AutoConfig.from_pretrained(path, **hub, **trust)

@@ -11,13 +11,12 @@ task's. A GLUE task without head options gets the head of the BERT rows of :mod:
 
 The output folder holds the model (the best epoch's, by the task's main metric on the first dev file) with its
 tokenizer, ``checkpoint-*``, ``train_results.json``, ``eval_results.json`` (MNLI's second dev file under ``eval_mm_``)
-and, with ``--do_predict``, GLUE's submission files. ``--resume_from_checkpoint last`` goes on with a run that was cut
-off.
+and, with ``--do_predict``, GLUE's submission files. ``--resume_from_checkpoint last`` resumes a run that was
+interrupted.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -25,34 +24,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import (
-    DataCollatorWithPadding,
-    EvalPrediction,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+import torch
+from transformers import PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
-from sot_base.atomic import atomic_file
+from sot_base.atomic import remove_unfinished
 from sot_base.errors import UsageError, run_main
 from sot_hf.arguments import Options, parse_arguments
-from sot_hf.checkpoints import STATE, check_same_model, check_whole, clear_output, find_checkpoints, find_models
+from sot_hf.batching import PaddingCollator
+from sot_hf.callbacks import EarlyStopping, SaveOnTermination
+from sot_hf.checkpoints import (
+    check_same_model,
+    check_whole,
+    clear_output,
+    find_checkpoints,
+    find_models,
+    newest_whole,
+)
 from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
-from sot_hf.loading import load_config, load_model, load_tokenizer, saved_labels, usable_length
+from sot_hf.evaluation import evaluate, evaluate_checkpoints, metrics_function, predict, run_name
+from sot_hf.load_config import load_config, saved_labels
+from sot_hf.load_model import load_model
+from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
+from sot_text.class_weights import class_weights
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile
 from sot_text.hyperparameters import get_hyperparameters
-from sot_text.metrics import check_metrics, compute_metrics
-from sot_text.submission import submission_name, write_submission
+from sot_text.metrics import check_metrics
 
 __all__ = ["main", "run"]
 
 logger = logging.getLogger(__name__)
-
-EVAL_PREFIX = {"valid": "eval", "valid1": "eval_mm"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     hf_logging.set_verbosity(max(level, hf_logging.WARNING))
+    if options.training.disable_tqdm:
+        hf_logging.disable_progress_bar()
     run(options)
 
 
@@ -77,8 +82,15 @@ def run(options: Options) -> dict[str, float]:
     Raises:
         UsageError: for mistakes in options, data or model files; before the training wherever possible.
     """
+    with SaveOnTermination() as termination:
+        return _run(options, termination)
+
+
+def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
     glue, training = options.glue, options.training
-    task = read_task(glue.task_name, glue.text_columns, glue.label_column, glue.labels, glue.regression)
+    task = read_task(
+        glue.task_name, glue.text_columns, glue.label_column, glue.labels, glue.regression, glue.multi_label
+    )
     folder = find_data(task, glue.data_dir)
     resume = _prepare_output(options)
     _choose_metric(training, task)
@@ -93,7 +105,7 @@ def run(options: Options) -> dict[str, float]:
     )
     tokenizer = load_tokenizer(glue.model_name_or_path, model, glue.tokenizer_name, glue.do_lower_case, glue.cache_dir)
     length = usable_length(model, tokenizer, glue.max_seq_length, pairs=task.num_inputs == 2)
-    _check_fit(training, model, task)
+    _check_fit(options, model, task)
 
     def read(split: SplitFile, rows: int | None = None) -> TextDataset:
         return read_split(task, split, folder, tokenizer, length, rows)
@@ -103,39 +115,46 @@ def run(options: Options) -> dict[str, float]:
     if training.do_eval:
         valid = {s.name: read(s, glue.max_eval_samples) for s in task.splits if s.name.startswith("valid")}
     test = _read_test(task, folder, read) if training.do_predict else {}
+    if train is not None and glue.class_weights is not None:
+        model.class_weights = _class_weights(glue.class_weights, train, task)
     trainer = _build_trainer(options, model, task, tokenizer, length, train, valid)
     if training.do_train:
-        if resume:
-            check_same_model(Path(resume), model.config)
-        if training.process_index == 0:
-            clear_output(Path(training.output_dir), resume is not None)
+        trainer.add_callback(termination)
         _train(trainer, resume)
-    results = _evaluate(trainer, valid)
+        termination.finish()
+    results = evaluate(trainer, valid)
     if results:
         trainer.save_metrics("eval", results)
         if trainer.is_world_process_zero():
-            main_result = results[f"eval_{task.main_metric}"]
-            print(f"{task.name}: {task.main_metric} {main_result:.4f}")  # noqa: T201
-    _predict(trainer, task, test)
+            print(f"{task.name}: {task.main_metric} {results[f'eval_{task.main_metric}']:.4f}")  # noqa: T201
+    for path in predict(trainer, task, test):
+        print(f"wrote {path}")  # noqa: T201
     if glue.eval_all_checkpoints and valid:
-        _evaluate_checkpoints(trainer, valid)
+        evaluate_checkpoints(trainer, valid)
     return results
 
 
 def _prepare_output(options: Options) -> str | None:
-    """Check the output folder; gives the checkpoint to go on from."""
+    """Check the output folder and remove what a killed run left; gives the checkpoint to resume from."""
     training, output = options.training, Path(options.training.output_dir)
     if output.exists() and not output.is_dir():
         raise UsageError(f"a file where the output folder should be: {output.absolute()}; choose another --output_dir")
-    found = find_checkpoints(output)
+    if training.process_index == 0:
+        remove_unfinished(output)
     wanted = training.resume_from_checkpoint
     if wanted is not None and wanted.lower() in ("last", "true"):
-        if not found:
+        last = newest_whole(output)
+        if last is not None:
+            return str(last)
+        if not output.exists() or find_models(output):
             raise UsageError(f"no checkpoint to resume from: {output.absolute()}; leave out --resume_from_checkpoint")
-        wanted = found[-1]
+        logger.warning("%s has no checkpoint yet: training starts from the first step", output)
+        training.resume_from_checkpoint = None
+        return None
     if wanted is not None:
         check_whole(Path(wanted))
         return str(wanted)
+    found = find_checkpoints(output)
     earlier = found or find_models(output)
     if training.do_train and earlier and not options.glue.overwrite_output_dir:
         go_on = "--resume_from_checkpoint last, " if found else ""
@@ -171,33 +190,25 @@ def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
             raise UsageError(f"{task.name} does not report {name}: --metric_for_best_model; give {task.main_metric}")
 
 
-def _metrics_function(task: GlueTask, model_name: str) -> Callable[[EvalPrediction], dict[str, float]]:
-    def metrics(outputs: EvalPrediction) -> dict[str, float]:
-        targets = np.asarray(outputs.label_ids).reshape(-1)
-        predictions = _predictions(outputs.predictions, task)
-        return compute_metrics(task.metrics, predictions, targets, task.num_classes or None, task.labels, model_name)
-
-    return metrics
-
-
-def _model_name(model: SoTForSequenceClassification, seed: int) -> str:
-    """Head and seed, for messages about one of many runs."""
-    head = model.config.head
-    return f"head {'cls' if head['fusion'] == 'cls' else head['pooling']}, seed {seed}"
-
-
-def _predictions(logits: np.ndarray, task: GlueTask) -> np.ndarray:
-    if not np.isfinite(logits).all():
-        raise UsageError("the model's outputs are not finite: it has diverged; lower --learning_rate")
-    return logits[:, 0] if task.regression else logits.argmax(axis=-1)
-
-
-def _check_fit(training: TrainingArguments, model: SoTForSequenceClassification, task: GlueTask) -> None:
+def _check_fit(options: Options, model: SoTForSequenceClassification, task: GlueTask) -> None:
+    """Refuse options that the model or the task has no use for."""
+    glue, training = options.glue, options.training
     if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
         kind = model.backbone.config.model_type
         raise UsageError(f"{kind} has no gradient checkpointing: --gradient_checkpointing; leave it out")
-    if training.label_smoothing_factor and task.regression:
-        raise UsageError("a regression has no classes to smooth: --label_smoothing_factor; leave it out")
+    if training.label_smoothing_factor and (task.regression or task.multi_label):
+        what = "a regression has no classes" if task.regression else "a row with several labels has no class"
+        raise UsageError(f"{what} to smooth: --label_smoothing_factor; leave it out")
+    if glue.class_weights is not None and task.regression:
+        raise UsageError(f"a regression has no classes: --class-weights {glue.class_weights}; leave it out")
+
+
+def _class_weights(text: str, train: TextDataset, task: GlueTask) -> torch.Tensor:
+    targets = train.targets
+    counts = targets.sum(axis=0) if task.multi_label else np.bincount(targets, minlength=len(task.labels))
+    weights = class_weights(text, task.labels, counts.tolist(), len(targets), task.multi_label)
+    logger.info("class weights: %s", ", ".join(f"{n} {w:.3g}" for n, w in zip(task.labels, weights, strict=True)))
+    return torch.tensor(weights, dtype=torch.float32)
 
 
 def _build_trainer(
@@ -209,50 +220,41 @@ def _build_trainer(
     train: TextDataset | None,
     valid: dict[str, TextDataset],
 ) -> HeadTrainer:
-    padding = {"padding": "max_length", "max_length": length} if options.glue.pad_to_max_length else {}
+    glue, training = options.glue, options.training
+    callbacks = []
+    if glue.early_stopping_patience is not None:
+        metric = f"eval_{(training.metric_for_best_model or '').removeprefix('eval_')}"
+        better = bool(training.greater_is_better)
+        callbacks.append(EarlyStopping(glue.early_stopping_patience, glue.early_stopping_threshold, metric, better))
     try:
         return HeadTrainer(
-            head_lr_scale=options.glue.head_lr_scale,
+            head_lr_scale=glue.head_lr_scale,
+            max_tokens=glue.max_tokens,
+            rows_limited=options.rows_limited,
+            max_length=length,
             model=model,
-            args=options.training,
+            args=training,
             train_dataset=train,
             eval_dataset=valid.get("valid"),
-            data_collator=DataCollatorWithPadding(tokenizer, **padding),
+            data_collator=PaddingCollator(tokenizer, length, glue.pad_to_max_length),
             processing_class=tokenizer,
-            compute_metrics=_metrics_function(task, _model_name(model, options.training.seed)),
+            compute_metrics=metrics_function(task, run_name(model, training.seed)),
+            callbacks=callbacks,
         )
     except (ValueError, ImportError) as error:  # such as --report_to with a name it does not know
         raise UsageError(f"the options do not fit together ({error}): the command line; change one") from error
 
 
-def _train(trainer: Trainer, resume: str | None) -> None:
+def _train(trainer: HeadTrainer, resume: str | None) -> None:
+    if resume:
+        check_same_model(Path(resume), trainer.model.config)
+    if trainer.args.process_index == 0:
+        clear_output(trainer.output, resume is not None)
     result = trainer.train(resume_from_checkpoint=resume)
+    trainer.rotate_checkpoints()
     trainer.save_model()
     trainer.save_metrics("train", {**result.metrics, "train_samples": len(trainer.train_dataset)})
     trainer.save_state()
-
-
-def _evaluate(trainer: Trainer, valid: dict[str, TextDataset]) -> dict[str, float]:
-    results: dict[str, float] = {}
-    for name, dataset in valid.items():
-        results |= trainer.evaluate(dataset, metric_key_prefix=EVAL_PREFIX[name])
-    return results
-
-
-def _evaluate_checkpoints(trainer: Trainer, valid: dict[str, TextDataset]) -> None:
-    """Evaluate every checkpoint of the output folder and write ``eval_results_all.json``."""
-    output = Path(trainer.args.output_dir)
-    table = {}
-    for checkpoint in find_checkpoints(output):
-        check_same_model(checkpoint, trainer.model.config)
-        saved = SoTForSequenceClassification.from_pretrained(checkpoint, dtype=trainer.model.dtype)
-        trainer.model.load_state_dict(saved.state_dict())
-        epoch = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))["epoch"]
-        table[checkpoint.name] = {**_evaluate(trainer, valid), "epoch": epoch}
-        logger.info("%s: %s", checkpoint.name, table[checkpoint.name])
-    if trainer.is_world_process_zero():
-        with atomic_file(output / "eval_results_all.json") as temporary:
-            temporary.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 
 def _read_test(
@@ -263,17 +265,6 @@ def _read_test(
     if not splits:
         raise UsageError(f"no test file to predict: {folder.absolute()}; leave out --do_predict")
     return {split.file: (read(split), row_indices(task, split, folder)) for split in splits}
-
-
-def _predict(trainer: Trainer, task: GlueTask, test: dict[str, tuple[TextDataset, list[str]]]) -> None:
-    for file, (dataset, indices) in test.items():
-        predictions = _predictions(trainer.predict(dataset).predictions, task).tolist()
-        if trainer.is_world_process_zero():
-            path = Path(trainer.args.output_dir) / submission_name(task, file)
-            write_submission(
-                path, task, indices, predictions if task.regression else [task.labels[index] for index in predictions]
-            )
-            print(f"wrote {path}")  # noqa: T201
 
 
 if __name__ == "__main__":

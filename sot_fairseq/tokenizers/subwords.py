@@ -16,13 +16,21 @@ from typing import Protocol
 
 import numpy as np
 import regex
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sot_base.errors import UsageError
 from sot_base.small_files import parse_json, read_text
 from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.formats.dictionary import MAX_BYTES, SPECIALS, UNK, TokenId, read_dictionary, write_dictionary
-from sot_text.formats.wordpiece import LAST, LEADING, read_settings, read_vocab, word_pieces, write_dict
+from sot_text.formats.wordpiece import (
+    LAST,
+    LEADING,
+    build_tokenizer,
+    read_settings,
+    read_vocab,
+    word_pieces,
+    write_dict,
+)
 
 __all__ = ["SUBWORDS", "Gpt2Subwords", "SentencePieceSubwords", "Subwords", "WordPieceSubwords"]
 
@@ -152,14 +160,7 @@ class WordPieceSubwords:
         self.settings = read_settings(path, self.vocab, lower_case)
         numbers = {piece: number for number, piece in enumerate(self.vocab)}
         self.lower_case: bool | None = self.settings.do_lower_case
-        self._tokenizer = Tokenizer(models.WordPiece(numbers, unk_token=LEADING[UNK], max_input_chars_per_word=100))
-        self._tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=self.settings.tokenize_chinese_chars,
-            strip_accents=self.settings.strip_accents,
-            lowercase=self.lower_case,
-        )
-        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._tokenizer = build_tokenizer(self.vocab, self.settings)
         pieces = word_pieces(self.vocab)
         self.vocab_size = len(SPECIALS) + len(pieces)
         order = [*LEADING, *pieces, LAST]

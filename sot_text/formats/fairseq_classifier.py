@@ -23,6 +23,7 @@ from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import ENCODER, POSITION_OFFSET
 from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
+from sot_text.formats.checkpoint_layout import fairseq_checkpoint
 from sot_text.formats.dictionary import BOS, EOS
 from sot_text.labels import check_labels
 
@@ -118,12 +119,7 @@ class FairseqClassifier:
             **{f"{HEADS}{HEAD_NAME}.{name}": value for name, value in self._stock_head().items()},
         }
         return {
-            "cfg": {"common": {"seed": 1}, "task": task, "model": model, "bpe": None, "tokenizer": None},
-            "model": tensors,
-            "optimizer_history": [
-                {"criterion_name": "", "optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-            ],
-            "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+            **fairseq_checkpoint(task, model, tensors),
             "task_state": {"label_names": list(self.labels), **specials},
         }
 
@@ -139,6 +135,7 @@ class _Task(msgspec.Struct):
     classification_head_name: str
     data: str | None = None
     regression_target: bool = False
+    multi_label: bool = False
 
 
 class _TaskState(msgspec.Struct):
@@ -220,7 +217,7 @@ def read_classifier(
         args.dropout,
         args.attention_dropout,
         folder,
-        bool(task.get("multi_label", False)),
+        task.multi_label,
     )
 
 

@@ -14,12 +14,21 @@ from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
 
 import msgspec
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from sot_base.errors import UsageError
 from sot_base.small_files import read_json, read_text
-from sot_text.formats.dictionary import MASK, SPECIALS, write_dictionary
+from sot_text.formats.dictionary import MASK, SPECIALS, UNK, write_dictionary
 
-__all__ = ["WordPieceSettings", "read_settings", "read_vocab", "word_pieces", "fairseq_order", "write_dict"]
+__all__ = [
+    "WordPieceSettings",
+    "read_settings",
+    "read_vocab",
+    "word_pieces",
+    "fairseq_order",
+    "write_dict",
+    "build_tokenizer",
+]
 
 LEADING = ("[CLS]", "[PAD]", "[SEP]", "[UNK]")  # BERT's names of fairseq's <s> <pad> </s> <unk>
 LAST = "[MASK]"
@@ -69,6 +78,21 @@ def read_vocab(path: str | os.PathLike[str]) -> list[str]:
     if missing:
         raise UsageError(f"no {' '.join(missing)} in the vocabulary: {path}; give BERT's vocab.txt")
     return vocab
+
+
+def build_tokenizer(vocab: Sequence[str], settings: WordPieceSettings) -> Tokenizer:
+    """Build BERT's tokenizer, without special tokens: each text is cut as Hugging Face's ``BertTokenizer`` cuts it."""
+    numbers = {piece: number for number, piece in enumerate(vocab)}
+    tokenizer = Tokenizer(models.WordPiece(numbers, unk_token=LEADING[UNK], max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.tokenize_chinese_chars,
+        strip_accents=settings.strip_accents,
+        lowercase=settings.do_lower_case,
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
 
 
 def word_pieces(vocab: Sequence[str]) -> list[str]:

@@ -40,8 +40,7 @@ def test_a_run_killed_while_saving_goes_on_to_the_same_weights(whole, bert_folde
         patch.setattr(torch, "save", killed_at_the_eighth_file)
         with pytest.raises(KeyboardInterrupt):
             main(words(bert_folder, rte, output, *RUN))
-    assert (output / "checkpoint-6").exists()
-    assert not (output / "checkpoint-6" / "trainer_state.json").exists()
+    assert not (output / "checkpoint-6").exists()
     (output / "checkpoint-99").mkdir()
     main(words(bert_folder, rte, output, *RUN, "--resume_from_checkpoint", "last"))
     kept = {path.name for path in output.glob("checkpoint-*")}

@@ -18,6 +18,7 @@ from tests.sot_fairseq.tokenizer_files import tiny_gpt2
 from tests.sot_hf.models import randomize, tiny_model, tokenizer
 
 PAIRS = [("the cat sees", "a dog likes the bird"), ("not well", "today"), ("big", "the small cat sees a dog")]
+PAIRS += [("the [SEP]", "a </s>"), ("<s> dog", "[MASK]")]  # text, not the tokens of these names
 
 
 def hugging_face_logits(folder, rows):
@@ -99,7 +100,7 @@ def test_roberta_there_and_back(roberta_data, tmp_path):
 
 def test_regression_from_hugging_face(tmp_path):
     randomize(tiny_model("bert", num_labels=1, problem_type="regression")).save_pretrained(tmp_path / "hf")
-    tokenizer().save_pretrained(tmp_path / "hf")
+    tokenizer(split_special_tokens=True).save_pretrained(tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "fs")
     found = sot_fairseq.from_pretrained(tmp_path / "fs")
     assert found.regression

@@ -170,6 +170,19 @@ def test_frozen_backbone():
     assert without_gradient(model) == []
 
 
+def test_parameters_of_a_frozen_backbone_that_are_to_learn_do_learn():
+    model = tiny_model("bert", freeze_backbone=True).train()
+    word = model.get_input_embeddings().weight.requires_grad_(True)
+    assert model.train().backbone.training
+    model(**batch()).loss.backward()
+    assert word.grad.abs().sum() > 0
+    word.requires_grad_(False)
+    embeddings = torch.randn(2, 5, 16, requires_grad=True)  # as attributions do
+    model.train()(inputs_embeds=embeddings).logits.sum().backward()
+    assert not model.backbone.training
+    assert embeddings.grad.abs().sum() > 0
+
+
 def test_a_plain_bert_gets_a_head_that_starts_from_its_pooler(tmp_path):
     backbone = randomize(BertModel(BertConfig(**ENCODER)))
     backbone.save_pretrained(tmp_path)

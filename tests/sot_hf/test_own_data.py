@@ -10,7 +10,8 @@ from transformers import EvalPrediction
 from sot_base.errors import UsageError
 from sot_hf import SoTForSequenceClassification
 from sot_hf.data import read_task
-from sot_hf.run_glue import _metrics_function, main
+from sot_hf.evaluation import metrics_function
+from sot_hf.run_glue import main
 from tests.sot_hf.conftest import sentence, write_rows
 from tests.sot_hf.test_run_glue import words
 
@@ -53,6 +54,6 @@ def test_a_collapsed_run_is_named_by_class_head_and_seed(caplog):
     task = read_task(None, "text", "label", "1,2,3")
     logits = np.tile(np.array([0.0, 1.0, 0.0]), (4, 1))
     with caplog.at_level(logging.WARNING):
-        _metrics_function(task, "head mgcrp, seed 3")(EvalPrediction(logits, np.array([0, 1, 2, 2])))
+        metrics_function(task, "head mgcrp, seed 3")(EvalPrediction(logits, np.array([0, 1, 2, 2])))
     (message,) = caplog.messages
     assert message.startswith("all 4 predictions of head mgcrp, seed 3 are '2', as are 25% of the targets: ")

@@ -39,3 +39,13 @@ def test_lora_on_the_backbone_and_the_whole_head(kind, targets, tmp_path):
     again = SoTForSequenceClassification.from_pretrained(tmp_path / "merged")
     with torch.no_grad():
         assert_close(again(**rows).logits, merged(**rows).logits)
+
+
+def test_lora_on_a_backbone_that_was_saved_frozen(tmp_path):
+    tiny_model("bert", freeze_backbone=True).save_pretrained(tmp_path)
+    base = SoTForSequenceClassification.from_pretrained(tmp_path)
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"]))
+    model.train()(**batch()).loss.backward()
+    learning = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("lora_" in name for name in learning)
+    assert [name for name, gradient in learning.items() if gradient is None] == []

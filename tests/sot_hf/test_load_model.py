@@ -6,13 +6,14 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, XLNetConfig
+from transformers import AutoConfig, PretrainedConfig, XLNetConfig
 
 from sot_base.errors import UsageError
 from sot_hf import SoTConfig, SoTForSequenceClassification
-from sot_hf.loading import load_config, load_model, load_tokenizer
+from sot_hf.load_config import load_config
+from sot_hf.load_model import load_model
 from sot_text.glue import get_task
-from tests.sot_hf.models import HEAD, batch, randomize, tiny_model, tokenizer
+from tests.sot_hf.models import HEAD, batch, randomize, tiny_model
 
 RTE = get_task("RTE")
 NAMES = dict(enumerate(RTE.labels))
@@ -22,7 +23,6 @@ NAMES = dict(enumerate(RTE.labels))
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     randomize(tiny_model("bert", num_labels=2, id2label=NAMES)).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -35,7 +35,7 @@ def load(folder):
     """As a command line does."""
     path = str(folder)
     model, _ = load_model(path, load_config(path), RTE, {}, {}, train=False)
-    return load_tokenizer(path, model)
+    return model
 
 
 def change(folder, **values):
@@ -96,26 +96,18 @@ def test_weights_that_are_not_whole(folder):
         load(folder)
 
 
-@pytest.mark.parametrize("file, content", [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]")])
-def test_tokenizers_that_are_none(file, content, folder):
-    (folder / file).write_text(content)
-    with pytest.raises(UsageError, match="cannot load the tokenizer"):
-        load(folder)
-
-
-def test_paths_that_are_no_folder(saved, tmp_path):
-    with pytest.raises(UsageError, match=f"no such model folder: {tmp_path / 'nowhere'}"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="a file where a model's folder is expected"):
-        load(saved / "config.json")
-
-
-def test_a_frozen_backbone_is_frozen_when_loaded(saved, tmp_path):
+def test_a_frozen_backbone_is_frozen_when_loaded(saved, tmp_path, caplog):
     model = SoTForSequenceClassification.from_pretrained(saved, freeze_backbone=True)
     model.save_pretrained(tmp_path)
+    caplog.clear()
     for each in (model, SoTForSequenceClassification.from_pretrained(tmp_path)):
         assert not any(parameter.requires_grad for parameter in each.backbone.parameters())
         assert all(parameter.requires_grad for parameter in each.classifier.parameters())
+    assert [f"{tmp_path}: the backbone is frozen" in message for message in caplog.messages] == [True]
+    caplog.clear()
+    model, _ = load_model(str(tmp_path), load_config(str(tmp_path)), RTE, {}, {}, train=True)  # not asked for here
+    assert all(parameter.requires_grad for parameter in model.backbone.parameters())
+    assert not caplog.messages
 
 
 def test_no_parameter_without_a_gradient_after_loading(tmp_path):
@@ -141,3 +133,25 @@ def test_arguments_beside_a_saved_model_count_like_its_configuration(saved):
     with pytest.raises(ValueError, match="num_labels=3 beside 2 names"):
         load_saved(saved, num_labels=3, id2label={0: "no", 1: "yes"})
     assert AutoConfig.from_pretrained(saved, problem_type="regression").problem_type == "regression"
+
+
+def test_config_json_is_read_once(saved, bert_folder, monkeypatch):
+    opened = []
+    read = PretrainedConfig._dict_from_json_file.__func__
+    monkeypatch.setattr(
+        PretrainedConfig,
+        "_dict_from_json_file",
+        classmethod(lambda cls, file: opened.append(file) or read(cls, file)),
+    )
+    ways = {
+        "a saved model, by a command": lambda: load(saved),
+        "a saved model, in Python": lambda: SoTForSequenceClassification.from_pretrained(saved),
+        "a backbone, by a command": lambda: load_model(
+            str(bert_folder), load_config(str(bert_folder)), RTE, HEAD, {}, train=True
+        ),
+        "a backbone, in Python": lambda: SoTForSequenceClassification.from_pretrained(bert_folder, head=HEAD),
+    }
+    for way, run in ways.items():
+        opened.clear()
+        run()
+        assert [str(file).rpartition("/")[2] for file in opened] == ["config.json"], way

@@ -1,0 +1,156 @@
+"""The model of a run: a plain backbone with a new head, or a saved model with its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from sot_base.errors import UsageError
+from sot_hf.configuration import SoTConfig
+from sot_hf.error_text import first_sentence, model_location
+from sot_hf.load_config import saved_labels
+from sot_hf.modeling import SoTForSequenceClassification
+from sot_text.glue import GlueTask
+from sot_text.names import name_key
+
+__all__ = ["load_model", "load_weights"]
+
+logger = logging.getLogger(__name__)
+
+MULTI_LABEL = "multi_label_classification"
+
+
+def load_weights(path: str, config: PretrainedConfig, **arguments: Any) -> SoTForSequenceClassification:
+    """Load a model whose configuration is known.
+
+    Args:
+        path: Folder or name of the model.
+        config: What :func:`sot_hf.load_config.load_config` gave for a model saved with its head.
+        **arguments: As `PreTrainedModel.from_pretrained`.
+
+    Raises:
+        UsageError: For whatever keeps the weights from loading.
+    """
+    return _load(SoTForSequenceClassification.from_saved, path, config, arguments)
+
+
+def load_model(
+    path: str,
+    config: PretrainedConfig,
+    task: GlueTask,
+    head: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    train: bool,
+    strict_head: bool = False,
+    freeze_backbone: bool = False,
+    cache_dir: str | None = None,
+) -> tuple[SoTForSequenceClassification, GlueTask]:
+    """Load a model for a task.
+
+    A saved head is used if it has the task's labels, in whatever order, and the settings asked for. Otherwise
+    training re-initialises it, with a warning.
+
+    Args:
+        path: Folder or name of the model.
+        config: What :func:`sot_hf.load_config.load_config` gave.
+        task: The task with its labels.
+        head: Fields of `HeadConfig` that the user gives.
+        recipe: Fields of `HeadConfig` for a new head on a plain backbone, where the user gives none.
+        train: Whether the model will be trained.
+        strict_head: Whether a saved head that does not fit is an error.
+        freeze_backbone: Whether only the head learns.
+        cache_dir: Where downloads are kept.
+
+    Returns:
+        The model, in float32, and the task with its labels in the model's order.
+
+    Raises:
+        UsageError: If there is no head and no training, or a saved head does not fit and may not be replaced.
+    """
+    arguments: dict[str, Any] = {"cache_dir": cache_dir, "dtype": torch.float32}
+    if not isinstance(config, SoTConfig):
+        if not train:
+            where = model_location(path)
+            raise UsageError(f"a backbone without a trained head: {where}; give --do_train, or a trained model")
+        config = _new_config(config, {**recipe, **head}, task, freeze_backbone, path)
+        return _load(SoTForSequenceClassification.from_backbone, path, config, arguments), task
+    wanted, changes = _compare(config, task, head)
+    if changes and (strict_head or not train):
+        mend = "leave out --strict_head" if train else "train one with --do_train"
+        raise UsageError(f"{changes}: {model_location(path)}; give a model of this task, or {mend}")
+    config.freeze_backbone = freeze_backbone
+    model = load_weights(path, config, **arguments)
+    if not changes:
+        return model, _in_saved_order(task, saved_labels(config))
+    logger.warning("%s: the whole head is re-initialised", changes)
+    config = _new_config(config.backbone, wanted, task, freeze_backbone, path)
+    return SoTForSequenceClassification(config, backbone=model.backbone), task
+
+
+def _load(loader: Any, path: str, config: PretrainedConfig, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return loader(path, config=config, **arguments)
+    except UsageError:
+        raise
+    except Exception as error:  # files that are cut off, or no weights at all
+        raise UsageError(
+            f"cannot load the weights ({first_sentence(error)}): {model_location(path)}; give a model folder"
+        ) from error
+
+
+def _compare(config: SoTConfig, task: GlueTask, head: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Give the head that the task needs, and how the saved one differs from it, empty if it does not."""
+    saved, names = saved_labels(config), _names(task)
+    try:
+        wanted = SoTConfig(config.backbone, head={**config.head, **head}, num_labels=len(names)).head
+    except ValueError as error:
+        raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
+    changed = [f"{key} {config.head[key]!r} -> {value!r}" for key, value in wanted.items() if config.head[key] != value]
+    what = "settings"
+    several = config.problem_type == MULTI_LABEL
+    if sorted(map(name_key, saved or [])) != sorted(map(name_key, task.labels)):
+        changed.insert(0, f"labels {', '.join(saved or ['a number'])} -> {', '.join(names)}")
+        what = "labels"
+    elif several != task.multi_label:
+        kinds = ("one label a row", "several labels a row")
+        changed.insert(0, f"{kinds[several]} -> {kinds[task.multi_label]}")
+        what = "labels"
+    return wanted, f"the saved head has other {what} ({'; '.join(changed)})" if changed else ""
+
+
+def _in_saved_order(task: GlueTask, saved: list[str] | None) -> GlueTask:
+    """The task with its labels in the order of the model's."""
+    if saved is None:
+        return task
+    names = {name_key(name): name for name in task.labels}
+    if len(names) < len(saved):  # labels that differ in upper and lower case only are told apart by it
+        return dataclasses.replace(task, labels=tuple(saved))
+    return dataclasses.replace(task, labels=tuple(names[name_key(name)] for name in saved))
+
+
+def _problem_type(task: GlueTask) -> str:
+    return "regression" if task.regression else MULTI_LABEL if task.multi_label else "single_label_classification"
+
+
+def _names(task: GlueTask) -> list[str]:
+    return ["score"] if task.regression else list(task.labels)
+
+
+def _new_config(
+    backbone: PretrainedConfig, head: Mapping[str, Any], task: GlueTask, freeze_backbone: bool, path: str
+) -> SoTConfig:
+    try:
+        return SoTConfig(
+            backbone,
+            head=head,
+            freeze_backbone=freeze_backbone,
+            id2label=dict(enumerate(_names(task))),
+            problem_type=_problem_type(task),
+        )
+    except ValueError as error:
+        raise UsageError(f"the head cannot be built ({error}): {model_location(path)}; see docs/heads.md") from error

@@ -1,0 +1,48 @@
+"""Tokenizers as commands load them."""
+
+import shutil
+
+import pytest
+from transformers import AutoTokenizer
+
+from sot_base.errors import UsageError
+from sot_hf.load_tokenizer import load_tokenizer
+from tests.sot_hf.models import VOCAB, tiny_model, tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file, content", [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]")])
+def test_tokenizers_that_are_none(file, content, folder):
+    (folder / file).write_text(content)
+    with pytest.raises(UsageError, match="cannot load the tokenizer"):
+        load_tokenizer(str(folder), tiny_model("bert"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_special_tokens_in_a_text_are_text(kind, folder, tmp_path):
+    """Else a text could forge the border of a pair; it holds after saving, too, where others load the tokenizer."""
+    model = tiny_model(kind)
+    if kind == "gpt2":  # gets start, delimiter and end
+        tokenizer(pad_token=None, cls_token=None, sep_token=None, mask_token=None).save_pretrained(folder)
+    loaded = load_tokenizer(str(folder), model)
+    loaded.save_pretrained(tmp_path / "saved")
+    for each in (loaded, AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        special = {each.cls_token_id, each.sep_token_id}
+        for text in (f"the cat {each.sep_token} a dog", f"{each.cls_token} today [MASK]"):
+            ids = each(text, text, add_special_tokens=False)["input_ids"]
+            assert len(ids) > 8
+            assert not special & set(ids)
+            assert special <= set(each(text, text)["input_ids"])
+
+
+def test_a_vocabulary_that_is_larger_than_the_model(bert_folder, tmp_path):
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "vocab.txt").write_text("\n".join([*VOCAB, "more"]) + "\n")
+    shutil.copy(bert_folder / "config.json", tmp_path / "large")
+    with pytest.raises(UsageError, match="the tokenizer has 19 tokens, the model 18"):
+        load_tokenizer(str(tmp_path / "large"), tiny_model("bert"))
