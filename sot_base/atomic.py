@@ -10,7 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["atomic_file", "atomic_folder"]
+from sot_base.errors import NO_ROOM
+
+__all__ = ["atomic_file", "atomic_folder", "remove_unfinished"]
+
+UNFINISHED = ".unfinished"  # ends the name of what is being written; a killed process leaves it
 
 
 @contextlib.contextmanager
@@ -18,6 +22,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; it becomes ``path`` when the block ends well and is removed when not.
 
     A device or a pipe (``/dev/stdout``, ``/dev/null``) is written as it is, for a file must not take its place.
+
+    Raises:
+        OSError: naming ``path`` if there is no room for it.
     """
     target = Path(path)
     if target.is_dir():
@@ -26,36 +33,70 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield target
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes files private; outputs are ordinary files
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _naming(target):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files private; outputs are ordinary files
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; it replaces ``path`` when the block ends well, else nothing changes."""
+    """Yield a temporary folder beside ``path``; it replaces ``path`` when the block ends well, else nothing changes.
+
+    Raises:
+        OSError: naming ``path`` if there is no room for it.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    with _naming(target):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            old = None
+            if target.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", suffix=UNFINISHED, dir=target.parent))
+                os.replace(target, old)
+            os.replace(temporary, target)
+            if old is not None:
+                shutil.rmtree(old)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_unfinished(folder: str | os.PathLike[str]) -> list[Path]:
+    """Remove what killed processes were writing into a folder. Nobody else may be writing there.
+
+    Returns:
+        What was removed.
+    """
+    left = sorted(Path(folder).glob(f".*{UNFINISHED}"))
+    for path in left:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return left
+
+
+@contextlib.contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """Let errors for want of room name the target: the system names none, a temporary file, or one that was read."""
     try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
-        old = None
-        if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-            os.replace(target, old)
-        os.replace(temporary, target)
-        if old is not None:
-            shutil.rmtree(old)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

@@ -7,7 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["UsageError", "run_main"]
+__all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what goes wrong while a file is written, not when it is opened
+ADVICE = {
+    errno.ENOSPC: "make room, or choose another place",
+    errno.EDQUOT: "make room in your quota, or choose another place",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or choose another place",
+    errno.EROFS: "choose a place that can be written to",
+}
 
 
 class UsageError(ValueError):
@@ -22,8 +30,10 @@ def run_main(main: Callable[[], int | None]) -> None:
     """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
 
     A path that cannot be read or written is a mistake that the user can mend, too, and so is a full disk or a file
-    beyond its limit. Ctrl-C ends with status 130, as shells have it, and without a traceback.
+    beyond its limit. Ctrl-C ends with status 130, as shells have it, and without a traceback. Output is UTF-8, as input
+    is, whatever the locale.
     """
+    write_utf8()
     try:
         status = main() or 0
         if sys.stdout is not None:
@@ -39,15 +49,35 @@ def run_main(main: Callable[[], int | None]) -> None:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
     except OSError as error:
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            sys.stderr.write(f"error: {error.strerror}: the output, or a temporary file; make room\n")
-            _drop_output()
-            sys.exit(2)
-        if error.filename is None:
+        message = os_error_message(error)
+        if message is None:
             raise
-        where = os.path.abspath(os.fsdecode(error.filename))
-        sys.stderr.write(f"error: {error.strerror}: {where}; check the path and who may write there\n")
+        sys.stderr.write(f"error: {message}\n")
+        if error.filename is None:
+            _drop_output()
         sys.exit(2)
+
+
+def write_utf8() -> None:
+    """Let standard output and error take every label and path: UTF-8, and the bytes of paths that are none."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+def os_error_message(error: OSError) -> str | None:
+    """The system's error as ``<what is wrong>: <where>; <what to do>``; None if it tells no more than its kind.
+
+    Of a copy that failed, the path is the one that was written.
+    """
+    path = error.filename if error.filename2 is None else error.filename2
+    if path is not None:
+        where = os.path.abspath(os.fsdecode(path))
+    elif error.errno in NO_ROOM:
+        where = "the output, or a temporary file"
+    else:
+        return None
+    return f"{error.strerror}: {where}; {ADVICE.get(error.errno or 0, 'check the path and who may write there')}"
 
 
 def _drop_output() -> None:

@@ -2,15 +2,13 @@
 
 import errno
 import os
-import stat
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from sot_base.atomic import atomic_file
-from sot_base.errors import run_main
+from sot_base.errors import os_error_message, run_main
 from tests.support import REPOSITORY
 
 
@@ -25,7 +23,7 @@ def test_a_full_disk_is_one_line():
         done = run("run_main(lambda: print('a'))", stdout=full)  # fails when the buffer is flushed
     assert (done.returncode, done.stderr) == (
         2,
-        "error: No space left on device: the output, or a temporary file; make room\n",
+        "error: No space left on device: the output, or a temporary file; make room, or choose another place\n",
     )
 
 
@@ -37,7 +35,9 @@ def test_a_file_beyond_its_limit_is_one_line(tmp_path):
     """
     with (tmp_path / "output").open("w") as output:
         done = run(code, stdout=output)
-    assert (done.returncode, done.stderr) == (2, "error: File too large: the output, or a temporary file; make room\n")
+    advice = "raise the limit of file sizes (ulimit -f), or choose another place"
+    message = f"error: File too large: the output, or a temporary file; {advice}\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_an_interrupt_is_no_traceback(capsys):
@@ -58,34 +58,32 @@ def test_an_error_of_another_kind_is_not_hidden():
         run_main(fail)
 
 
-def test_a_pipe_is_written_and_stays_one(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with atomic_file(pipe) as path:
-        path.write_text("text")
-    assert os.read(reader, 10) == b"text"
-    os.close(reader)
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert list(tmp_path.iterdir()) == [pipe]
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_output_is_utf8_whatever_the_locale(encoding):
+    code = (
+        "from sot_base.errors import run_main; import sys\n"
+        "run_main(lambda: print('\\u597d \\udcff') or sys.stderr.write('\\u574f') and 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(REPOSITORY)},
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("\u597d ".encode() + b"\xff\n", "\u574f".encode())
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path):
-    file = tmp_path / "file"
-    with atomic_file(file) as path:
-        path.write_text("old")
-
-    def interrupted():
-        with atomic_file(file) as path:
-            path.write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert file.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_folder_in_the_place_of_a_file_is_told_at_once(tmp_path):
-    with pytest.raises(IsADirectoryError, match="a folder where a file is to be written"), atomic_file(tmp_path):
-        raise AssertionError("no work is done")
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (OSError(errno.EACCES, "Denied", "/a"), "Denied: /a; check the path and who may write there"),
+        (
+            OSError(errno.ENOSPC, "Full", "/read", None, "/written"),
+            "Full: /written; make room, or choose another place",
+        ),
+        (OSError(errno.EROFS, "Read-only", "/a"), "Read-only: /a; choose a place that can be written to"),
+        (OSError(errno.ECHILD, "no child"), None),
+    ],
+)
+def test_the_path_that_was_written_and_what_to_do(error, message):
+    assert os_error_message(error) == message
