@@ -23,11 +23,12 @@ from PIL import Image
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, memory_format
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
 from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names
 from vision.data.files import find_images
+from vision.data.images import MAX_PIXELS
 from vision.evaluation.evaluate import create_predict
 from vision.evaluation.load_trained import TrainedModel, load_trained
 
@@ -37,9 +38,11 @@ class PathSource:
 
     Args:
         paths: The files.
+        max_pixels: The largest image that is read; 0: any.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
         self.paths, self.where, self.class_names = list(paths), "the images given", []
         self.targets = np.arange(len(paths))
 
@@ -47,7 +50,7 @@ class PathSource:
         return str(self.paths[index])
 
     def image(self, index: int) -> Image.Image:
-        return read_image(self.paths[index].read_bytes(), self.name(index))
+        return read_image(self.paths[index].read_bytes(), self.name(index), self.max_pixels)
 
 
 def predict_parser() -> Parser:
@@ -66,6 +69,7 @@ def predict_parser() -> Parser:
     return parser
 
 
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, predict and write."""
     args = parse_args(predict_parser(), argv)
@@ -75,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.write(text)
     else:
         with atomic_file(args.output) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
 
 
 def predict(args: Namespace) -> list[dict[str, Any]]:
@@ -88,7 +92,7 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
     trained = load_trained(args, device)
     names = class_names(trained)
     predict = create_predict(trained.model, trained.autocast, memory_format(args.channels_last), args.compile)
-    source = PathSource([path for path, _ in find_images(args.images)])
+    source = PathSource([path for path, _ in find_images(args.images)], args.max_pixels)
     workers = min(default_workers(args.workers), len(source.paths) // args.batch_size)
     bad_images = BadImages(args.bad_images)
     loader = create_eval_loader(

@@ -22,7 +22,7 @@ from timm.utils.distributed import is_distributed_env
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import parse_args
-from vision.cli.device import leave_process_group
+from vision.cli.device import command_processes
 from vision.cli.figures import draw_curves
 from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
@@ -34,7 +34,7 @@ from vision.training.token_labeling import TokenLabelSession
 from vision.validate import validate, validate_parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and train."""
     argv = sys.argv[1:] if argv is None else argv

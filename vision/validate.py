@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
 from vision.cli.figures import draw_confusion
 from vision.cli.options import (
     add_checkpoint_options,
@@ -61,7 +61,7 @@ def validate_parser() -> Parser:
     return parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
     validate(parse_args(validate_parser(), argv))
@@ -75,7 +75,8 @@ def validate(args: Namespace) -> dict[str, Any]:
     """
     device = init_device(args)
     trained = load_trained(args, device)
-    source = open_source(args.data_dir, args.val_split, args.dataset or trained.dataset, args.download)
+    dataset_name = args.dataset or trained.dataset
+    source = open_source(args.data_dir, args.val_split, dataset_name, args.download, args.max_pixels)
     names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
     dataset = ImageSet(source, class_index=match_classes(source.class_names, names, source.where))
     allowed = _imagenet_a(names, source.class_names) if args.imagenet_a else None

@@ -11,6 +11,7 @@ from typing import Any
 from timm.utils import ParseKwargs
 
 from vision.data import DATASETS, PUBLISHED_DATASETS
+from vision.data.images import MAX_PIXELS
 
 __all__ = [
     "KeyValues",
@@ -19,7 +20,9 @@ __all__ = [
     "add_dry_run",
     "add_image_options",
     "add_loading_options",
+    "add_max_pixels",
     "add_output_options",
+    "add_reading_options",
     "add_source_options",
     "fraction",
     "non_negative",
@@ -105,12 +108,24 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
 def add_loading_options(add: Callable[..., Any]) -> None:
     """How images are read; ``add`` is the ``add_argument`` of a group."""
     add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
+    add_reading_options(add)
+
+
+def add_reading_options(add: Callable[..., Any]) -> None:
+    """What happens to files that cannot be read, or are too large; ``add`` is as above."""
     add(
         "--bad-images",
         choices=("error", "skip"),
         default="error",
         help="unreadable files: stop, or skip and count them; no other image takes their place",
     )
+    add_max_pixels(add)
+
+
+def add_max_pixels(add: Callable[..., Any]) -> None:
+    """Which images are too large to be read."""
+    limit = "largest image to read, in pixels; 0: no limit"
+    add("--max-pixels", type=non_negative_int, default=MAX_PIXELS, help=limit)
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:

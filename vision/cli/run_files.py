@@ -21,6 +21,7 @@ from vision.cli.resolve_options import plain_options
 __all__ = ["RunLog", "choose_folder", "read_rows", "run_name", "to_yaml", "write_json", "write_options", "write_rows"]
 
 _logger = logging.getLogger(__name__)
+_CSV: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # names of files: any bytes
 
 
 def run_name(args: Namespace) -> str:
@@ -92,7 +93,7 @@ def _tensorboard_writer(folder: Path, start: int) -> Any:
 def write_rows(path: str | PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows, at least one, as a CSV file with their keys as its header."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with atomic_file(path) as temporary, temporary.open("w", **_CSV) as file:
         writer = csv.DictWriter(file, fieldnames=columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -102,7 +103,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
     """The rows of a CSV file with a header; none if there is no such file."""
     if not Path(path).is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, **_CSV) as file:
         return list(csv.DictReader(file))
 
 

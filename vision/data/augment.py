@@ -13,6 +13,8 @@ from timm.data.auto_augment import posterize as timm_posterize
 from timm.data.mixup import mixup_target
 from torch import Tensor
 
+from vision.data.image_steps import add_steps
+
 __all__ = ["AnyBatchMixup", "create_train_transform"]
 
 
@@ -40,7 +42,7 @@ def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> 
     for operation in _operations(transform.transforms):
         if operation.aug_fn is timm_posterize:
             operation.aug_fn = _posterize
-    return transform
+    return add_steps(transform, data_config["input_size"][0])
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:

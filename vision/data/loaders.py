@@ -18,10 +18,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
+from vision.data.image_steps import add_steps
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
 
-__all__ = ["BadImages", "Loader", "create_eval_loader", "create_train_loader", "eval_transform"]
+__all__ = [
+    "BadImages",
+    "Loader",
+    "create_eval_loader",
+    "create_train_loader",
+    "eval_transform",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -151,7 +158,10 @@ def create_train_loader(
 
 def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
     """Timm's transform for evaluation: resize and centre crop; normalised unless ``as_bytes``."""
-    return create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
+    transform = create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
+    return add_steps(
+        transform, data_config["input_size"][0], limit_ratio=data_config.get("crop_mode") in (None, "center")
+    )
 
 
 def create_eval_loader(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vision.data.images import ImageError, decoded
+from vision.data.images import MAX_PIXELS, ImageError, decoded, unreadable_reason
 
 __all__ = ["ADE20K", "LabelRules", "read_annotation"]
 
@@ -46,7 +46,9 @@ class LabelRules:
         return {"ignore_index": self.ignore_index, "reduce_zero_label": self.reduce_zero_label}
 
 
-def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelRules) -> np.ndarray:
+def read_annotation(
+    data: bytes, name: str, size: tuple[int, int], rules: LabelRules, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """Class indices of every pixel.
 
     Args:
@@ -54,6 +56,7 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
         name: The file's name, for the message.
         size: Height and width of its image in pixels.
         rules: What values mean.
+        max_pixels: The largest annotation that is read; 0: any.
 
     Returns:
         (H, W), int64, with ``rules.ignore_index``.
@@ -62,10 +65,10 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
         ImageError: if the file cannot be read, has colours instead of values, another size, or a value of no class.
     """
     try:
-        with decoded(data) as image:
+        with decoded(data, max_pixels) as image:
             mode, values = image.mode, np.asarray(image)
     except Exception as error:  # decoders raise almost anything on broken data
-        raise ImageError(name, "the annotation is empty" if not data else "the annotation is no image") from error
+        raise ImageError(name, f"the annotation: {unreadable_reason(data, error)}") from error
     if values.ndim != 2 or values.dtype.kind == "f":
         raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
     if values.shape != tuple(size):

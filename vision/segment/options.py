@@ -135,8 +135,8 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: no limit")
     add("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
     add("--distort", action=BooleanOptionalAction, default=True, help="random brightness, contrast, saturation and hue")
-    add("--mean", type=fraction, nargs=3, help="mean of each channel, for images in [0, 1]; default: the model's")
-    add("--std", type=positive, nargs=3, help="standard deviation of each channel")
+    add("--mean", type=fraction, nargs="+", help="mean of each channel, for images in [0, 1]; default: the model's")
+    add("--std", type=positive, nargs="+", help="standard deviation of each channel")
 
 
 def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from timm.data import resolve_data_config
 from timm.utils import unwrap_model
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from vision.cli.device import init_device
 from vision.data import BadImages
 from vision.evaluation.dry_run import dry_run
 from vision.evaluation.evaluate import create_predict, evaluate
+from vision.models.build import resolve_config
 from vision.models.weights.load import load_state
 from vision.segment.build import build_segmenter, complete_recipe
 from vision.segment.dataset import PairSet, eval_loader, normalize, train_loader
@@ -87,12 +87,13 @@ class SegmentSession(Session):
         check_options(args)
         super().__init__(args, init_device(args))
         rules = LabelRules(args.num_classes, args.ignore_index, args.reduce_zero_label)
-        train, val = (PairSource(args.data_dir, split) for split in (args.train_split, args.val_split))
+        splits = (args.train_split, args.val_split)
+        train, val = (PairSource(args.data_dir, split, args.max_pixels) for split in splits)
         names = read_class_names(args.data_dir, args.class_names, args.num_classes)
         self.recipe = complete_recipe(given_recipe(args, args.num_classes))
         seed_run(args.seed)
         model = build_segmenter(self.recipe)
-        config = resolve_data_config({"mean": args.mean, "std": args.std}, model=model.encoder.backbone)
+        config = resolve_config({"mean": args.mean, "std": args.std}, model.encoder.backbone)
         images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": args.short_side}
         self.data = {"rules": rules.to_dict(), "images": images, "class_names": names}
         if self.checkpoint is None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
 from vision.cli.options import add_device_options, add_dry_run
 from vision.cli.run_files import write_json, write_rows
 from vision.data import BadImages, Loader
@@ -56,7 +56,7 @@ def validate_parser() -> Parser:
     return parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
     validate(parse_args(validate_parser(), argv))
@@ -74,7 +74,7 @@ def validate(args: Namespace) -> dict[str, Any]:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     inference = as_trained(args, trained, device)
-    dataset = PairSet(PairSource(args.data_dir, args.val_split), trained.rules)
+    dataset = PairSet(PairSource(args.data_dir, args.val_split, args.max_pixels), trained.rules)
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)
     loader = eval_loader(dataset, args.rank, args.world_size, workers, device, bad_images)

@@ -147,7 +147,7 @@ class ClassificationSession(Session):
 
     def _open_data(self, args: Namespace) -> None:
         train, val = (
-            open_source(args.data_dir, split, args.dataset, args.download)
+            open_source(args.data_dir, split, args.dataset, args.download, args.max_pixels)
             for split in (args.train_split, args.val_split)
         )
         names = train.class_names

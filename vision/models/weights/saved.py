@@ -57,8 +57,8 @@ class _Rules(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Images(msgspec.Struct):
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     short_side: Size
 
 
