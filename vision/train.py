@@ -28,7 +28,7 @@ from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
 from vision.training.demo import run_demo
-from vision.training.resume import find_resume
+from vision.training.find_run import find_resume
 from vision.training.run import Result, train
 from vision.training.token_labeling import TokenLabelSession
 from vision.validate import validate, validate_parser
@@ -53,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _validate(args: Namespace) -> None:
     """Run ``vision/validate.py`` on the checkpoint of ``--resume``, which may be a published one."""
-    path = find_resume(args)
-    if path is None:
+    files = find_resume(args)
+    if not files:
         raise UsageError("--eval has no checkpoint; give it as --resume PATH")
+    path = files[0]
     options = vars(parse_args(validate_parser(), []))
     shared = {name: value for name, value in vars(args).items() if name in options}
     model = None if "recipe" in read_checkpoint(path, plain_values=True) else args.model

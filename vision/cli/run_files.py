@@ -61,33 +61,43 @@ class RunLog:
 
     Args:
         folder: The run's folder.
-        start: Where the run continues; later events of an interrupted run are purged.
+        rows: The rows of the run so far. All is written anew: of an interrupted run nothing is missing or twice.
         tensorboard: Whether to log for TensorBoard too, if it is installed.
     """
 
-    def __init__(self, folder: Path, start: int = 0, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, rows: Sequence[Mapping[str, Any]] = (), tensorboard: bool = False) -> None:
         self.summary = folder / "summary.csv"
-        self._writer = _tensorboard_writer(folder, start) if tensorboard else None
+        self._writer = _tensorboard_writer(folder) if tensorboard else None
+        if rows:
+            write_rows(self.summary, rows)
+        for row in rows:
+            self._add_events(row)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of the run so far; the last one is new. Its first column counts epochs or steps."""
         write_rows(self.summary, rows)
-        if self._writer is not None:
-            place, *values = rows[-1].items()
-            for name, value in values:
-                group, _, rest = name.partition("_")
-                tag = f"{group}/{rest}" if group in ("train", "eval") else name
-                self._writer.add_scalar(tag, value, place[1])
-            self._writer.flush()
+        self._add_events(rows[-1])
+
+    def _add_events(self, row: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            return
+        place, *values = row.items()
+        for name, value in values:
+            group, _, rest = name.partition("_")
+            tag = f"{group}/{rest}" if group in ("train", "eval") else name
+            self._writer.add_scalar(tag, float(value), int(place[1]))
+        self._writer.flush()
 
 
-def _tensorboard_writer(folder: Path, start: int) -> Any:
+def _tensorboard_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         _logger.info("TensorBoard is not installed: the log is summary.csv alone")
         return None
-    return SummaryWriter(folder, purge_step=start or None)
+    for events in folder.glob("events.out.tfevents.*"):
+        events.unlink()
+    return SummaryWriter(folder)
 
 
 def write_rows(path: str | PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -44,6 +44,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("optimisation").add_argument
     add("--epochs", type=positive_int, default=300, help="number of epochs, including warm-up")
     add("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
+    add("--patience", type=positive_int, help="stop after so many evaluations without a better one")
     add("--opt", default="adamw", help="name of a timm optimizer")
     add("--opt-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
     add("--lr", type=non_negative, help="learning rate, used as given; default: 1e-3")

@@ -20,6 +20,7 @@ from vision.models.weights.load import choose_weights, load_checkpoint, load_sta
 from vision.models.weights.published_names import PUBLISHED_CLASSIFIERS
 from vision.models.weights.read import read_checkpoint
 from vision.models.weights.saved import require_its_size
+from vision.models.weights.wrappers import unwrap_names
 
 __all__ = ["TrainedModel", "load_trained"]
 
@@ -124,4 +125,8 @@ def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping
     layers = ("head.word_fc", "head.cls_fc", "head", *PUBLISHED_CLASSIFIERS)
     layers += classifier_names(timm.get_pretrained_cfg(name))
     widths = [len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in state]
+    if not widths:
+        with torch.device("meta"):
+            state = unwrap_names(state, build_model(recipe).state_dict().keys())
+        widths = [len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in state]
     return {**recipe, "num_classes": args.num_classes or next(iter(widths), 1000)}

@@ -143,6 +143,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("optimisation").add_argument
     add("--steps", type=positive_int, default=160000, help="number of updates, including warm-up")
     add("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
+    add("--patience", type=positive_int, help="stop after so many validations without a better one")
     add("-b", "--batch-size", type=positive_int, default=16, help="images per step and process")
     add("--opt", default="adamw", help="name of a timm optimizer")
     add("--lr", type=non_negative, default=6e-5, help="learning rate")

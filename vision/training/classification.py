@@ -266,6 +266,9 @@ class ClassificationSession(Session):
         evaluate(create_predict(model, self.autocast, self.memory_format), loader, evaluator.update)
         return evaluator.compute(distributed=self.args.distributed)
 
+    def column(self, ema: bool = False) -> str:
+        return f"eval_{'ema_' if ema else ''}{self.metric}"
+
     def log_row(
         self, progress: Progress, train: Mapping[str, float], metrics: Mapping[str, float], lr: float
     ) -> dict[str, Any]:

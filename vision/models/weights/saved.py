@@ -8,7 +8,7 @@ parameters than the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import timm
@@ -117,6 +117,8 @@ _ENTRIES: dict[str, Any] = {
     "options": _Options,
     "progress": dict[str, Any],
     "images_per_step": Count,
+    "better_weights": Literal["raw", "ema"],
+    "data_path": str,
     "saver": _Saver,
     "state": _State,
     **dict.fromkeys(("state_dict", "state_dict_ema", "optimizer", "amp_scaler"), dict[str, Any]),
