@@ -29,6 +29,7 @@ from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
 from vision.training.demo import run_demo
 from vision.training.find_run import find_resume
+from vision.training.multi_label import MultiLabelSession
 from vision.training.run import Result, train
 from vision.training.token_labeling import TokenLabelSession
 from vision.validate import validate, validate_parser
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         result = run(args)
         if result is not None:
-            print(result.line("top-1"))  # noqa: T201
+            print(result.line("mAP" if args.multi_label else "top-1"))  # noqa: T201
 
 
 def _validate(args: Namespace) -> None:
@@ -78,12 +79,14 @@ def run(args: Namespace, name: str | None = None) -> Result | None:
         return session.dry_run()
     result = train(session, name)
     if result is not None:
-        draw_curves({args.model: result.summary}, result.folder / "curves.png")
+        draw_curves({args.model: result.summary}, result.folder / "curves.png", session.column(), session.title)
     return result
 
 
 def open_session(args: Namespace) -> ClassificationSession:
     """Open data and model of the kind of training that the options ask for."""
+    if args.multi_label:
+        return MultiLabelSession(args)
     return (TokenLabelSession if args.token_label else ClassificationSession)(args)
 
 

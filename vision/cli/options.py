@@ -24,10 +24,12 @@ __all__ = [
     "add_output_options",
     "add_reading_options",
     "add_source_options",
+    "add_threshold",
     "fraction",
     "non_negative",
     "non_negative_int",
     "positive_int",
+    "probability",
     "seed",
 ]
 
@@ -64,10 +66,13 @@ positive_int = _number("an integer of at least 1", int, 1, math.inf)
 non_negative_int = _number("an integer of at least 0", int, 0, math.inf)
 non_negative = _number("a number of at least 0", float, 0, sys.float_info.max)
 fraction = _number("a number in [0, 1]", float, 0, 1)
+probability = _number("a number above 0 and below 1", float, sys.float_info.epsilon, 1 - sys.float_info.epsilon)
 seed = _number("an integer in [0, 2**31)", int, 0, 2**31 - 1)  # as numpy's generators take it for every process
 
 
-def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val: bool = True) -> None:
+def add_source_options(
+    parser: argparse.ArgumentParser, train: bool = False, val: bool = True, labels: bool = False
+) -> None:
     """Where training and validation find labelled images."""
     add = parser.add_argument_group("data").add_argument
     add(
@@ -83,6 +88,8 @@ def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val
         add("--train-split", default="train", help="folder of the training images; . for DIR itself")
     if val:
         add("--val-split", default="val", help="folder of the validation images; . for DIR itself")
+    if labels:
+        add("--label-column", default="labels", help="column of metadata.csv that lists the classes of an image")
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +133,12 @@ def add_max_pixels(add: Callable[..., Any]) -> None:
     """Which images are too large to be read."""
     limit = "largest image to read, in pixels; 0: no limit"
     add("--max-pixels", type=non_negative_int, default=MAX_PIXELS, help=limit)
+
+
+def add_threshold(add: Callable[..., Any]) -> None:
+    """From which probability on an image has a class; ``add`` is as above."""
+    meaning = "with several classes an image: the probability from which it has a class"
+    add("--threshold", type=probability, default=0.5, help=meaning)
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:

@@ -100,6 +100,8 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add("--mixup-switch-prob", type=fraction, default=0.5, help="probability of cutmix if both are on")
     add("--mixup-mode", choices=("batch", "pair", "elem"), default="batch", help="mix per batch, pair or image")
     add("--mixup-off-epoch", type=non_negative_int, default=0, help="epoch from which nothing is mixed; 0: never")
+    weights = "weights of the classes in the loss: balanced, or NAME=WEIGHT,NAME=WEIGHT; others have 1"
+    add("--class-weights", help=weights)
     add("--smoothing", type=fraction, default=0.1, help="label smoothing")
 
 
@@ -123,7 +125,8 @@ def train_parser() -> Parser:
     parser.add_argument("--config", help="YAML or JSON file of options, or the name of one in vision/configs")
     parser.add_argument("--eval", action="store_true", help="validate the checkpoint of --resume instead of training")
     add_dry_run(parser)
-    add_source_options(parser, train=True)
+    add_source_options(parser, train=True, labels=True)
+    parser.add_argument("--multi-label", action="store_true", help="images have several classes, or none: metadata.csv")
     add_image_options(parser)
     _add_model_options(parser)
     add_head_options(parser)

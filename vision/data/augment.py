@@ -65,14 +65,17 @@ class AnyBatchMixup(Mixup):
     """`timm.data.Mixup` that also accepts an odd number of images, of which the last one stays unmixed.
 
     Shape:
-        images (B, C, H, W), targets (B,) -> images (B, C, H, W), soft targets (B, num_classes).
+        images (B, C, H, W), targets (B,), or with ``multi_label`` (B, num_classes) -> images (B, C, H, W), soft targets
+        (B, num_classes).
     """
 
     def __call__(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         even = len(x) // 2 * 2
         if even == len(x):
             return super().__call__(x, target)
-        last = mixup_target(target[even:], self.num_classes, smoothing=self.label_smoothing)
+        last = mixup_target(
+            target[even:], self.num_classes, smoothing=self.label_smoothing, multi_label=self.multi_label
+        )
         if even == 0:
             return x, last
         mixed, soft = super().__call__(x[:even], target[:even])

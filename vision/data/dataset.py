@@ -137,7 +137,11 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
         if self.transform is not None:
             with contextlib.nullcontext() if seed is None else seeded(seed):
                 image = self.transform(image)
-        return image, int(self.targets[index])
+        return image, self.target(index)
+
+    def target(self, index: int) -> Any:
+        """The target of an image."""
+        return int(self.targets[index])
 
     def names(self) -> list[str]:
         """Names of all images, in order."""

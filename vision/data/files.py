@@ -28,6 +28,9 @@ class FileTree(Protocol):
     def files(self, prefix: str = "") -> list[str]:
         """Paths of all files under ``prefix``, relative to it, sorted."""
 
+    def has_file(self, path: str) -> bool:
+        """Whether there is such a file."""
+
     def read(self, path: str) -> bytes:
         """Content of a file."""
 
@@ -48,6 +51,9 @@ class FolderTree:
     def files(self, prefix: str = "") -> list[str]:
         top = self.root / prefix
         return sorted(_walk(top, "", ())) if top.is_dir() else []
+
+    def has_file(self, path: str) -> bool:
+        return (self.root / path).is_file()
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()

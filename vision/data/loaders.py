@@ -7,6 +7,7 @@ and lets the data set replace a file that cannot be read.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -59,6 +60,12 @@ class BadImages:
             self._named.add(image.name)
 
 
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ignore signals that often go to a whole group of processes: the main process ends this one when it has saved."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Loader:
     """torch's data loader, which reports bad images to `BadImages` in the main process.
 
@@ -90,6 +97,7 @@ class Loader:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # not the run's generator
+            worker_init_fn=leave_signals_to_the_parent,
         )
 
     def __len__(self) -> int:

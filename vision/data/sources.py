@@ -14,8 +14,9 @@ from sot_base.errors import UsageError
 from vision.data.cifar import CIFAR_FOLDERS, load_cifar
 from vision.data.classes import natural_order
 from vision.data.file_names import is_image_name
-from vision.data.files import FileTree, FolderTree, open_tree, warn_of_left_out
+from vision.data.files import FileTree, warn_of_left_out
 from vision.data.images import MAX_PIXELS, read_image
+from vision.data.splits import find_split
 
 __all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
 
@@ -23,11 +24,6 @@ _logger = logging.getLogger(__name__)
 
 DATASETS = ("folder", "cifar10", "cifar100", "digits")
 PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # names in HVT and DeiT
-_SYNONYMS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "eval", "evaluation", "test"),
-}
-_SPLIT_NAMES = {name for names in _SYNONYMS.values() for name in names}
 
 
 class Source(Protocol):
@@ -155,39 +151,9 @@ def open_source(
     if dataset is None:
         dataset = next((name for name, folder in CIFAR_FOLDERS.items() if (Path(data_dir) / folder).is_dir()), "folder")
     if dataset == "folder":
-        return _open_files(open_tree(data_dir), split, max_pixels)
+        return FileSource(*find_split(data_dir, split), max_pixels)
     images, targets, names = load_cifar(dataset, data_dir, split == "train", download)
     return ArraySource(images, targets, names, f"{data_dir}/{CIFAR_FOLDERS[dataset]}/{split}")
-
-
-def _open_files(tree: FileTree, split: str, max_pixels: int) -> FileSource:
-    if split == ".":
-        return FileSource(tree, "", max_pixels)
-    wanted = _SYNONYMS.get(split, (split,))
-    for name in wanted:
-        path = tree.root / f"{name}.tar"
-        if isinstance(tree, FolderTree) and path.is_file():
-            return _open_files_in(open_tree(path), wanted, "", max_pixels)
-    return _open_files_in(tree, wanted, split, max_pixels)
-
-
-def _open_files_in(tree: FileTree, wanted: Sequence[str], split: str, max_pixels: int) -> FileSource:
-    """Open the split's folder, at the top of the tree or below its only folder; without any splits, the top itself."""
-    folders = tree.folders()
-    lead = ""
-    if len(folders) == 1 and folders[0] not in wanted and set(tree.folders(folders[0])) & _SPLIT_NAMES:
-        lead = f"{folders[0]}/"
-        folders = tree.folders(folders[0])
-    for name in wanted:
-        if name in folders:
-            return FileSource(tree, lead + name, max_pixels)
-    has_splits = any(tree.folders(lead + name) for name in set(folders) & _SPLIT_NAMES)  # a class may be called "train"
-    if has_splits or split == "train" or (split and split not in _SYNONYMS):
-        found = ", ".join(folders[:5]) or "no folders"
-        raise UsageError(
-            f"no {split or wanted[0]} folder: {tree.root} has {found}; expected {wanted[0]}/<class>/<image> in it"
-        )
-    return FileSource(tree, lead.rstrip("/"), max_pixels)
 
 
 def _digits(split: str) -> ArraySource:

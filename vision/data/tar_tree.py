@@ -71,6 +71,9 @@ class TarTree:
         lead = f"{prefix}/" if prefix else ""
         return sorted(path[len(lead) :] for path in self._places if path.startswith(lead))
 
+    def has_file(self, path: str) -> bool:
+        return path in self._places
+
     def read(self, path: str) -> bytes:
         offset, size = self._places[path]
         return os.pread(self._handle, size, offset)

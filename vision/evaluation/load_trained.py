@@ -37,6 +37,7 @@ class TrainedModel:
         weights: ``ema``, ``raw`` or ``pretrained``.
         dataset: What the data of its training was, see `vision.data.open_source`; None: not known.
         autocast: The context of mixed precision.
+        multi_label: Whether images may have several classes, or none: each output has a sigmoid of its own.
     """
 
     model: nn.Module
@@ -46,6 +47,7 @@ class TrainedModel:
     weights: str
     dataset: str | None
     autocast: Autocast
+    multi_label: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -96,7 +98,8 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
     autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
     model = model.to(device=device, memory_format=memory_format(args.channels_last)).eval()
     names = None if names is None else list(names)
-    return TrainedModel(model, recipe, names, data_config, weights, options.get("dataset"), autocast)
+    multi_label = checkpoint.get("multi_label", False)
+    return TrainedModel(model, recipe, names, data_config, weights, options.get("dataset"), autocast, multi_label)
 
 
 def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]) -> nn.Module:

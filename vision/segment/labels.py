@@ -9,7 +9,7 @@ import numpy as np
 
 from vision.data.images import MAX_PIXELS, ImageError, decoded, unreadable_reason
 
-__all__ = ["ADE20K", "LabelRules", "read_annotation"]
+__all__ = ["ADE20K", "LabelRules", "read_annotation", "read_values"]
 
 ADE20K: dict[str, Any] = {"ignore_index": 255, "reduce_zero_label": True}
 
@@ -64,13 +64,7 @@ def read_annotation(
     Raises:
         ImageError: if the file cannot be read, has colours instead of values, another size, or a value of no class.
     """
-    try:
-        with decoded(data, max_pixels) as image:
-            mode, values = image.mode, np.asarray(image)
-    except Exception as error:  # decoders raise almost anything on broken data
-        raise ImageError(name, f"the annotation: {unreadable_reason(data, error)}") from error
-    if values.ndim != 2 or values.dtype.kind == "f":
-        raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
+    values = read_values(data, name, max_pixels)
     if values.shape != tuple(size):
         raise ImageError(name, f"the annotation is {_shape(values.shape)} pixels, its image {_shape(size)}")
     first = 1 if rules.reduce_zero_label else 0
@@ -81,6 +75,22 @@ def read_annotation(
             name, f"the annotation has the value {values[beyond].max()}, the classes are {first} to {last}"
         )
     return rules.to_classes(values)
+
+
+def read_values(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The values of an annotation's pixels (H, W), as they are in the file.
+
+    Raises:
+        ImageError: if it cannot be read, or has colours instead of values.
+    """
+    try:
+        with decoded(data, max_pixels) as image:
+            mode, values = image.mode, np.asarray(image)
+    except Exception as error:  # decoders raise almost anything on broken data
+        raise ImageError(name, f"the annotation: {unreadable_reason(data, error)}") from error
+    if values.ndim != 2 or values.dtype.kind == "f":
+        raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
+    return values
 
 
 def _shape(size: tuple[int, ...]) -> str:

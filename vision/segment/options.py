@@ -6,6 +6,7 @@ import argparse
 from argparse import BooleanOptionalAction
 from typing import Any
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from vision.cli.config_file import Parser
 from vision.cli.options import (
@@ -154,6 +155,8 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add("--warmup-steps", type=non_negative_int, help="default: 1500, but at most a tenth of --steps")
     add("--min-lr", type=non_negative, default=0.0, help="final learning rate")
     add("--aux-weight", type=non_negative, default=0.4, help="weight of the auxiliary head's loss")
+    weights = "weights of the classes in cross-entropy: balanced, or NAME=WEIGHT,NAME=WEIGHT; others have 1"
+    add("--class-weights", help=weights)
     add("--dice-weight", type=non_negative, default=0.0, help="weight of the Dice loss, added to cross-entropy")
     add("--clip-grad", type=positive, help="clip the norm of the gradient to this")
     add("--seed", type=seed, default=42, help="seed of all random numbers")
@@ -167,6 +170,10 @@ def check_options(args: argparse.Namespace) -> None:
     """
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
+    if args.num_classes == 1:
+        raise UsageError("one class cannot be told from others: --num-classes 1; give 2, the background counts as one")
+    if args.class_weights is not None:
+        parse_class_weights(args.class_weights)
     if args.warmup_steps is None:
         args.warmup_steps = min(1500, args.steps // 10)
     if args.warmup_steps >= args.steps:

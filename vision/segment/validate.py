@@ -34,7 +34,7 @@ from vision.segment.dataset import PairSet, eval_loader, normalize
 from vision.segment.files import PairSource
 from vision.segment.inference import Inference, create_pixel_predict
 from vision.segment.load_trained import Segmenter, as_trained, load_segmenter
-from vision.segment.metrics import ConfusionMatrix
+from vision.segment.metrics import ConfusionMatrix, require_pixels
 from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
 
 __all__ = ["main", "validate", "validate_parser"]
@@ -92,7 +92,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     images, bad = counts.tolist()
     if not images:
         raise UsageError(f"no image can be read: {dataset.source.where}; repair the files")
-    confusion.require_pixels(dataset.source.where)
+    require_pixels(confusion.counts, dataset.source.where)
     metrics = {**confusion.compute(), "images": images, "bad_images": bad}
     if args.rank == 0:
         _report(args, metrics, confusion, trained.class_names)

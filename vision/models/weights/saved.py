@@ -117,6 +117,7 @@ _ENTRIES: dict[str, Any] = {
     "options": _Options,
     "progress": dict[str, Any],
     "images_per_step": Count,
+    "multi_label": bool,
     "better_weights": Literal["raw", "ema"],
     "data_path": str,
     "saver": _Saver,
