@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers
+from vision.cli.device import command_processes, default_workers
 from vision.cli.options import add_source_options, non_negative_int
 from vision.data import open_source
 from vision.token_label.read_maps import LabelMap, LabelMaps, open_label_maps
@@ -118,6 +118,7 @@ def check_parser() -> Parser:
     return parser
 
 
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what is wrong, and how often maps and classes agree."""
     args = parse_args(check_parser(), argv)

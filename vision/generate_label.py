@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group
+from vision.cli.device import command_processes, default_workers, init_device
 from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
@@ -91,7 +91,7 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and make the maps."""
     generate(parse_args(label_parser(), argv))
@@ -107,7 +107,8 @@ def generate(args: Namespace) -> None:
     _check_options(args)
     device = init_device(args)
     trained = load_trained(args, device)
-    source = open_source(args.data_dir, args.train_split, args.dataset or trained.dataset, args.download)
+    dataset_name = args.dataset or trained.dataset
+    source = open_source(args.data_dir, args.train_split, dataset_name, args.download, args.max_pixels)
     keys = [source.key(index) for index in range(len(source.targets))]
     if args.format == "torch":
         _check_torch_format(source, keys)

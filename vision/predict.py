@@ -23,11 +23,18 @@ from PIL import Image
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, memory_format
-from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
+from vision.cli.options import (
+    add_checkpoint_options,
+    add_device_options,
+    add_image_options,
+    add_threshold,
+    positive_int,
+)
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names
 from vision.data.files import find_images
+from vision.data.images import MAX_PIXELS
 from vision.evaluation.evaluate import create_predict
 from vision.evaluation.load_trained import TrainedModel, load_trained
 
@@ -37,9 +44,11 @@ class PathSource:
 
     Args:
         paths: The files.
+        max_pixels: The largest image that is read; 0: any.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
         self.paths, self.where, self.class_names = list(paths), "the images given", []
         self.targets = np.arange(len(paths))
 
@@ -47,7 +56,7 @@ class PathSource:
         return str(self.paths[index])
 
     def image(self, index: int) -> Image.Image:
-        return read_image(self.paths[index].read_bytes(), self.name(index))
+        return read_image(self.paths[index].read_bytes(), self.name(index), self.max_pixels)
 
 
 def predict_parser() -> Parser:
@@ -57,6 +66,7 @@ def predict_parser() -> Parser:
     parser.add_argument("--model", help="the model, where the checkpoint does not say it")
     parser.add_argument("--config", help="YAML file of options")
     parser.add_argument("--topk", type=positive_int, default=5, help="classes to name for each image")
+    add_threshold(parser.add_argument)
     parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="how to write")
     parser.add_argument("--output", help="file to write to; default: standard output")
     add_checkpoint_options(parser)
@@ -66,6 +76,7 @@ def predict_parser() -> Parser:
     return parser
 
 
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, predict and write."""
     args = parse_args(predict_parser(), argv)
@@ -75,20 +86,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.write(text)
     else:
         with atomic_file(args.output) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # names of files may be any bytes
 
 
 def predict(args: Namespace) -> list[dict[str, Any]]:
     """Predict as the options say.
 
     Returns:
-        For each image its path, the ``class`` and ``probability``, and ``top``: the most probable classes in order.
+        For each image its path, the ``class`` and ``probability``, and ``top``: the most probable classes in order;
+        from a model of several classes an image also ``labels``: those whose probability reaches the threshold.
     """
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)
     predict = create_predict(trained.model, trained.autocast, memory_format(args.channels_last), args.compile)
-    source = PathSource([path for path, _ in find_images(args.images)])
+    source = PathSource([path for path, _ in find_images(args.images)], args.max_pixels)
     workers = min(default_workers(args.workers), len(source.paths) // args.batch_size)
     bad_images = BadImages(args.bad_images)
     loader = create_eval_loader(
@@ -98,13 +110,20 @@ def predict(args: Namespace) -> list[dict[str, Any]]:
     for images, positions in loader:
         if not len(images):
             continue
-        best = predict(images).softmax(1).topk(min(args.topk, trained.num_classes))
-        for position, values, indices in zip(positions.tolist(), *(part.tolist() for part in best), strict=True):
+        logits = predict(images)
+        probabilities = logits.sigmoid() if trained.multi_label else logits.softmax(1)
+        best = probabilities.topk(min(args.topk, trained.num_classes))
+        found = zip(positions.tolist(), *(part.tolist() for part in best), strict=True)
+        for place, (position, values, indices) in enumerate(found):
             top = [
                 {"class": names[index], "description": describe(names[index]), "probability": round(value, 6)}
                 for value, index in zip(values, indices, strict=True)
             ]
-            rows.append({"image": source.name(position), **top[0], "top": top})
+            row = {"image": source.name(position), **top[0], "top": top}
+            if trained.multi_label:
+                values = probabilities[place].tolist()
+                row["labels"] = [name for name, value in zip(names, values, strict=False) if value >= args.threshold]
+            rows.append(row)
     return rows
 
 
@@ -121,7 +140,8 @@ def _as_text(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         best = ", ".join(f"{item['description']} {item['probability']:.3f}" for item in row["top"])
-        lines.append(f"{row['image']}: {best}\n")
+        labels = f"{', '.join(map(describe, row['labels'])) or 'no class'}; " if "labels" in row else ""
+        lines.append(f"{row['image']}: {labels}{best}\n")
     return "".join(lines)
 
 
@@ -132,10 +152,13 @@ def _as_json(rows: Sequence[dict[str, Any]]) -> str:
 def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "rank", "class", "description", "probability"])
+    several = any("labels" in row for row in rows)
+    writer.writerow(["image", "rank", "class", "description", "probability", *(["has_it"] if several else [])])
     for row in rows:
         for rank, item in enumerate(row["top"], start=1):
-            writer.writerow([row["image"], rank, item["class"], item["description"], f"{item['probability']:.6f}"])
+            has_it = [int(item["class"] in row["labels"])] if several else []
+            probability = f"{item['probability']:.6f}"
+            writer.writerow([row["image"], rank, item["class"], item["description"], probability, *has_it])
     return text.getvalue()
 
 

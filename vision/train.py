@@ -22,19 +22,20 @@ from timm.utils.distributed import is_distributed_env
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import parse_args
-from vision.cli.device import leave_process_group
+from vision.cli.device import command_processes
 from vision.cli.figures import draw_curves
 from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
 from vision.training.demo import run_demo
-from vision.training.resume import find_resume
+from vision.training.find_run import find_resume
+from vision.training.multi_label import MultiLabelSession
 from vision.training.run import Result, train
 from vision.training.token_labeling import TokenLabelSession
 from vision.validate import validate, validate_parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and train."""
     argv = sys.argv[1:] if argv is None else argv
@@ -48,14 +49,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         result = run(args)
         if result is not None:
-            print(result.line("top-1"))  # noqa: T201
+            print(result.line("mAP" if args.multi_label else "top-1"))  # noqa: T201
 
 
 def _validate(args: Namespace) -> None:
     """Run ``vision/validate.py`` on the checkpoint of ``--resume``, which may be a published one."""
-    path = find_resume(args)
-    if path is None:
+    files = find_resume(args)
+    if not files:
         raise UsageError("--eval has no checkpoint; give it as --resume PATH")
+    path = files[0]
     options = vars(parse_args(validate_parser(), []))
     shared = {name: value for name, value in vars(args).items() if name in options}
     model = None if "recipe" in read_checkpoint(path, plain_values=True) else args.model
@@ -77,12 +79,14 @@ def run(args: Namespace, name: str | None = None) -> Result | None:
         return session.dry_run()
     result = train(session, name)
     if result is not None:
-        draw_curves({args.model: result.summary}, result.folder / "curves.png")
+        draw_curves({args.model: result.summary}, result.folder / "curves.png", session.column(), session.title)
     return result
 
 
 def open_session(args: Namespace) -> ClassificationSession:
     """Open data and model of the kind of training that the options ask for."""
+    if args.multi_label:
+        return MultiLabelSession(args)
     return (TokenLabelSession if args.token_label else ClassificationSession)(args)
 
 

@@ -1,5 +1,7 @@
 """Validate a model on a data set: top-1, top-5, the accuracy of each class, and which classes are confused.
 
+Of a model of ``--multi-label``: mean average precision, F1 and exact matches.
+
 python vision/validate.py DIR --checkpoint out/train/RUN/model_best.pth.tar
 python vision/validate.py DIR SoT_Tiny -b 256 --checkpoint SoT_Tiny.pth.tar             # a published checkpoint
 python vision/validate.py IMAGENET_A SoT_Tiny --checkpoint SoT_Tiny.pth.tar --imagenet-a
@@ -18,11 +20,11 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
 from vision.cli.figures import draw_confusion
 from vision.cli.options import (
     add_checkpoint_options,
@@ -30,14 +32,17 @@ from vision.cli.options import (
     add_dry_run,
     add_image_options,
     add_source_options,
+    add_threshold,
 )
 from vision.cli.run_files import write_json, write_rows
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
 from vision.data.classes import imagenet_a_names
+from vision.data.multi_label import MultiLabelSet, open_multi_label
 from vision.evaluation.dry_run import dry_run
 from vision.evaluation.evaluate import create_predict, evaluate
-from vision.evaluation.load_trained import load_trained
-from vision.evaluation.metrics import ClassEvaluator
+from vision.evaluation.load_trained import TrainedModel, load_trained
+from vision.evaluation.metrics import ClassEvaluator, warn_if_collapsed
+from vision.evaluation.multi_label import MultiLabelEvaluator
 from vision.evaluation.real_labels import RealLabels
 
 
@@ -49,11 +54,12 @@ def validate_parser() -> Parser:
     parser.add_argument("--config", help="YAML or JSON file of options")
     add_dry_run(parser)
     add_checkpoint_options(parser)
-    add_source_options(parser)
+    add_source_options(parser, labels=True)
     add_image_options(parser)
     add = parser.add_argument_group("validation").add_argument
     add("--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone")
     add("--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others")
+    add_threshold(add)
     add("--per-class", help="CSV file: images, accuracy and main confusion of each class")
     add("--confusion", help="picture of which classes are confused (needs matplotlib)")
     add("--results", help="JSON file of the metrics")
@@ -61,7 +67,7 @@ def validate_parser() -> Parser:
     return parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
     validate(parse_args(validate_parser(), argv))
@@ -75,16 +81,14 @@ def validate(args: Namespace) -> dict[str, Any]:
     """
     device = init_device(args)
     trained = load_trained(args, device)
-    source = open_source(args.data_dir, args.val_split, args.dataset or trained.dataset, args.download)
-    names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
-    dataset = ImageSet(source, class_index=match_classes(source.class_names, names, source.where))
-    allowed = _imagenet_a(names, source.class_names) if args.imagenet_a else None
+    _check_options(args, trained)
+    dataset, names, evaluator = (_open_multi_label if trained.multi_label else _open_classes)(args, trained, device)
     if args.dry_run:
         batch = next(iter(create_eval_loader(dataset, trained.data_config, 8, device=device)))
         facts = {"recipe": trained.recipe, "data_config": trained.data_config, "weights": trained.weights}
-        dry_run(args, facts, batch, create_predict(trained.model, trained.autocast), cross_entropy)
+        loss = binary_cross_entropy_with_logits if trained.multi_label else cross_entropy
+        dry_run(args, facts, batch, create_predict(trained.model, trained.autocast), loss)
         return {}
-    evaluator = ClassEvaluator(trained.num_classes, device, allowed, confusion=len(names) <= 5000)
     observers = [evaluator.update]
     if args.real_labels is not None:
         real_labels = RealLabels(dataset.names(), names, args.real_labels or None, args.world_size)
@@ -96,7 +100,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     )
     predict = create_predict(trained.model, trained.autocast, memory_format(args.channels_last), args.compile)
     evaluate(predict, loader, *observers)
-    metrics = {**evaluator.compute(args.distributed), "images": int(evaluator.totals.sum())}
+    metrics = {**evaluator.compute(args.distributed), "images": evaluator.num_images}
     if args.real_labels is not None:
         metrics |= real_labels.accuracy()
     bad = torch.tensor(bad_images.count, device=device)
@@ -104,9 +108,42 @@ def validate(args: Namespace) -> dict[str, Any]:
         dist.all_reduce(bad)
     if bad:
         metrics["bad_images"] = int(bad)
+    warn_if_collapsed(evaluator.collapsed(names), f"{dataset.source.where} by {trained.recipe['name']}")
     if args.rank == 0:
         _report(args, metrics, evaluator, names, trained.weights)
     return metrics
+
+
+def _open_classes(
+    args: Namespace, trained: TrainedModel, device: torch.device
+) -> tuple[ImageSet, list[str], ClassEvaluator]:
+    """The images with one class each, the names of the model's classes, and what counts."""
+    dataset_name = args.dataset or trained.dataset
+    source = open_source(args.data_dir, args.val_split, dataset_name, args.download, args.max_pixels)
+    names = trained.class_names or names_for_model(trained.num_classes, source.class_names)
+    dataset = ImageSet(source, class_index=match_classes(source.class_names, names, source.where))
+    allowed = _imagenet_a(names, source.class_names) if args.imagenet_a else None
+    return dataset, names, ClassEvaluator(trained.num_classes, device, allowed, confusion=len(names) <= 5000)
+
+
+def _open_multi_label(
+    args: Namespace, trained: TrainedModel, device: torch.device
+) -> tuple[ImageSet, list[str], MultiLabelEvaluator]:
+    """The same of images with any number of classes."""
+    source, names = (
+        open_multi_label(args.data_dir, args.val_split, args.label_column, args.max_pixels),
+        trained.class_names,
+    )
+    dataset = MultiLabelSet(source, match_classes(source.class_names, names, source.where), trained.num_classes)
+    return dataset, names, MultiLabelEvaluator(device, threshold=args.threshold)
+
+
+def _check_options(args: Namespace, trained: TrainedModel) -> None:
+    """Make sure that nothing of one class for each image is asked of a model of several."""
+    given = {"imagenet_a": args.imagenet_a, "real_labels": args.real_labels is not None, "confusion": args.confusion}
+    unfit = next((name for name, value in given.items() if value), None)
+    if trained.multi_label and unfit:
+        raise UsageError(f"the model's images have any number of classes: --{unfit.replace('_', '-')}; leave it out")
 
 
 def _imagenet_a(names: Sequence[str], data_names: Sequence[str]) -> list[int]:
@@ -122,21 +159,20 @@ def _imagenet_a(names: Sequence[str], data_names: Sequence[str]) -> list[int]:
 
 
 def _report(
-    args: Namespace, metrics: dict[str, Any], evaluator: ClassEvaluator, names: Sequence[str], weights: str
+    args: Namespace,
+    metrics: dict[str, Any],
+    evaluator: ClassEvaluator | MultiLabelEvaluator,
+    names: Sequence[str],
+    weights: str,
 ) -> None:
     shown = [describe(name) for name in names]
     rows = evaluator.per_class(shown)
-    worst = sorted(rows, key=lambda row: row["accuracy"])[:5]
-    print(  # noqa: T201
-        f"top-1 {metrics['top1']:.2f} %, top-5 {metrics['top5']:.2f} %, loss {metrics['loss']:.4f}, "
-        f"{metrics['images']} images, {weights} weights"
-    )
+    print(f"{evaluator.headline(metrics)}, {metrics['images']} images, {weights} weights")  # noqa: T201
     for key in ("real_top1", "real_top5", "bad_images"):
         if key in metrics:
             print(f"{key}: {metrics[key]}")  # noqa: T201
-    for row in worst:
-        taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
-        print(f"  {row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")  # noqa: T201
+    for line in evaluator.worst(rows):
+        print(f"  {line}")  # noqa: T201
     if args.per_class:
         write_rows(args.per_class, rows)
     if args.confusion:

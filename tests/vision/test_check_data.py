@@ -5,7 +5,7 @@ import tarfile
 import pytest
 
 from sot_base.errors import UsageError
-from tests.vision.conftest import make_image, make_split
+from tests.vision.conftest import CLASSES, make_image, make_split
 from vision.check_data import main
 
 
@@ -20,6 +20,13 @@ def test_bad_files_are_listed(tmp_path, capsys, workers):
     (tmp_path / "train" / "owl" / "notes.txt").write_text("no image, no fault")
     assert main([str(tmp_path), "-j", str(workers)]) == 1
     lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "train/cat: 3",
+        "train/dog: 3",
+        "train/owl: 4",
+        "1 files are left out, by their endings: .txt 1",
+    ]
+    lines = lines[4:]
     assert [line.split(": ")[0].removeprefix(f"{tmp_path}/train/") for line in lines[:4]] == [
         "cat/empty.jpg",
         "dog/text.jpeg",
@@ -35,7 +42,8 @@ def test_bad_files_are_listed(tmp_path, capsys, workers):
 
 def test_a_good_data_set(images, capsys):
     assert main([str(images), "-j", "0"]) == 0
-    assert capsys.readouterr().out == "all images can be read\n"
+    lines = [f"{split}/{name}: {count}" for split, count in (("train", 5), ("val", 2)) for name in CLASSES]
+    assert capsys.readouterr().out.splitlines() == [*lines, "all 21 images can be read"]
 
 
 def test_tars(tmp_path, capsys):
@@ -47,9 +55,17 @@ def test_tars(tmp_path, capsys):
     (tmp_path / "data" / "val.tar").write_bytes(b"no tar")
     assert main([str(tmp_path / "data"), "-j", "0"]) == 1
     out = capsys.readouterr().out
-    assert "val.tar: it is no readable tar" in out
+    assert "cannot read the tar: " in out
+    assert "train/train/cat: 2\n" in out
     assert "train.tar/train/cat/0.png: it is no image" in out
     assert main([str(tmp_path / "data" / "train.tar"), "-j", "0"]) == 1
+
+
+def test_a_larger_image(tmp_path, capsys):
+    make_split(tmp_path / "train", ["cat"], count=1)
+    assert main([str(tmp_path), "-j", "0", "--max-pixels", "143"]) == 1
+    assert "0.png: 12x12 pixels, more than 143; see --max-pixels" in capsys.readouterr().out
+    assert main([str(tmp_path), "-j", "0", "--max-pixels", "144"]) == 0
 
 
 def test_no_images(tmp_path):

@@ -1,5 +1,8 @@
 """Training from the command line on tiny images: files, restarts, precision, batches of any size, starting points."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -9,6 +12,7 @@ from tests.vision.conftest import assert_same_state, load, make_split, rows, wei
 from vision.cli.config_file import parse_args
 from vision.cli.train_options import train_parser
 from vision.evaluation.load_trained import load_trained
+from vision.training.saver import Saver
 from vision.validate import validate_parser
 
 
@@ -56,14 +60,21 @@ def test_resume_is_bitwise(images, train, stop):
     assert rows(whole) == rows(resumed)
 
 
-def test_checkpoints_within_an_epoch(images, train):
+def test_checkpoints_within_an_epoch(images, train, monkeypatch, tmp_path):
     common = ["--epochs", 2, "-b", 4]
+    kept = []
+    save = Saver.save_within_epoch
+
+    def keep(saver, *args):
+        kept.append(Path(shutil.copy2(save(saver, *args), tmp_path)))
+        return kept[-1]
+
+    monkeypatch.setattr(Saver, "save_within_epoch", keep)
     folder = train(images, *common, "--checkpoint-steps", 3, name="steps")
-    files = sorted(path.name for path in folder.glob("recovery-*"))
-    assert files == ["recovery-0-3.pth.tar", "recovery-1-6.pth.tar"]
+    assert [path.name for path in kept] == ["recovery-0-3.pth.tar", "recovery-1-6.pth.tar"]
+    assert not list(folder.glob("recovery-*"))  # the end of an epoch replaces them
     final = weights(folder)
-    (folder / "last.pth.tar").unlink()
-    resumed = train(images, *common, "--resume", folder / "recovery-1-6.pth.tar", name="other")
+    resumed = train(images, *common, "--resume", kept[-1], name="other")
     assert_same_state(final, weights(resumed))
 
 

@@ -87,7 +87,9 @@ def test_an_evaluation_that_is_not_finite_keeps_the_last_good_checkpoint(images,
     from vision.training import classification as module
 
     monkeypatch.setattr(module.ClassEvaluator, "compute", lambda *_, **__: {"loss": float("nan"), "top1": 50.0})
-    with pytest.raises(NonFiniteError, match=r"the evaluation's loss is nan: epoch 1, lr .* checkpoint: runs/run/last"):
+    with pytest.raises(
+        NonFiniteError, match=r"the evaluation's loss is nan: epoch 1, step 1, lr .* checkpoint: runs/run/last"
+    ):
         train(images, "--epochs", 2, "--resume")
     assert load(tmp_path / "runs" / "run")["progress"]["epoch"] == 1
 
@@ -184,7 +186,7 @@ def test_resume_with_other_classes(images, train, tmp_path):
         (["--device", "quantum"], "unknown device: --device quantum"),
         (["--device", "cuda:77"], "no such GPU"),
         (["--model", "sot_tiny", "--img-size", "40"], r"cannot build the model sot_tiny: .* nearest: \(32, 32\) or"),
-        (["--input-size", "1", "8", "8"], "images are read in 3 channels: --input-size 1"),
+        (["--input-size", "1", "8", "8"], "the model's images have 3 channels: --input-size 1"),
         (["--model-kwargs", "depht=3"], "cannot build the model sot_micro: .*depht"),
         (["--mgcrp-q", "0"], "cannot build the model sot_micro: q_dim"),
         (

@@ -27,10 +27,14 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are `UsageError`; options are never abbreviated."""
+    """An argument parser whose errors are `UsageError`; options are never abbreviated.
+
+    ``--local-rank``, which older launchers add, is accepted: a process finds its rank in the environment.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        self.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; {self.prog} --help lists the options")
@@ -45,13 +49,14 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"unknown option {word}; {hint}")
         if unknown:
             raise UsageError(f"unexpected arguments: {' '.join(unknown)}; {self.prog} --help shows the order")
+        del values.local_rank
         return values
 
     def options(self) -> dict[str, argparse.Action]:
         """The actions that a configuration file may set, by their names: ``batch_size``, ``b``, ..."""
         names = {}
         for action in self._actions:
-            if action.option_strings and action.dest not in ("config", "help"):
+            if action.option_strings and action.dest not in ("config", "help", "local_rank"):
                 names |= {flag.lstrip("-").replace("-", "_"): action for flag in _positive_flags(action)}
         return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from timm.utils import init_distributed_device
 
 from sot_base.errors import UsageError
 
-__all__ = ["Autocast", "default_workers", "init_device", "leave_process_group", "memory_format", "mixed_precision"]
+__all__ = ["Autocast", "default_workers", "init_device", "command_processes", "memory_format", "mixed_precision"]
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -47,10 +48,26 @@ def init_device(args: Any) -> torch.device:
 
 
 @contextlib.contextmanager
-def leave_process_group() -> Iterator[None]:
-    """Leave the group of processes that `init_device` joined, however the block or the decorated function ends."""
+def command_processes() -> Iterator[None]:
+    """Look after the processes of a command: the block, or the decorated function.
+
+    However it ends, it leaves the group of processes that `init_device` joined. A loading process that was killed is
+    reported in one line, wherever torch noticed.
+
+    Raises:
+        UsageError: for a loading process that was killed.
+    """
     try:
         yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        signal = re.search(r"killed by signal: ([\w ]*\w)", str(error))
+        what = f"was killed ({signal[1]})" if signal else "has ended"
+        raise UsageError(
+            f"a loading process {what}: -j, --workers; give fewer, or more memory, shared memory too (docker run "
+            "--shm-size)"
+        ) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -18,12 +18,14 @@ __all__ = ["draw_confusion", "draw_curves"]
 _logger = logging.getLogger(__name__)
 
 
-def draw_curves(summaries: Mapping[str, Path], path: Path) -> bool:
-    """Draw loss and accuracy of runs over their epochs, if matplotlib is installed.
+def draw_curves(summaries: Mapping[str, Path], path: Path, metric: str = "eval_top1", title: str = "top-1") -> bool:
+    """Draw loss and metric of runs over their epochs, if matplotlib is installed.
 
     Args:
         summaries: Name and ``summary.csv`` of each run.
         path: The picture to write.
+        metric: The column of the metric.
+        title: What it is called.
 
     Returns:
         Whether it was written.
@@ -41,9 +43,9 @@ def draw_curves(summaries: Mapping[str, Path], path: Path) -> bool:
         for column, style in (("train_loss", "-"), ("eval_loss", "--")):
             values = [float(row[column]) for row in rows]
             left.plot(epochs, values, style, color=f"C{color}", label=f"{name}, {column.replace('_', ' ')}")
-        right.plot(epochs, [float(row["eval_top1"]) for row in rows], color=f"C{color}", label=name)
+        right.plot(epochs, [float(row[metric]) for row in rows], color=f"C{color}", label=name)
     left.set(xlabel="epoch", ylabel="loss")
-    right.set(xlabel="epoch", ylabel="top-1, %")
+    right.set(xlabel="epoch", ylabel=f"{title}, %")
     for axes in (left, right):
         axes.legend()
         axes.grid(alpha=0.3)

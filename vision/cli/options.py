@@ -11,6 +11,7 @@ from typing import Any
 from timm.utils import ParseKwargs
 
 from vision.data import DATASETS, PUBLISHED_DATASETS
+from vision.data.images import MAX_PIXELS
 
 __all__ = [
     "KeyValues",
@@ -19,12 +20,16 @@ __all__ = [
     "add_dry_run",
     "add_image_options",
     "add_loading_options",
+    "add_max_pixels",
     "add_output_options",
+    "add_reading_options",
     "add_source_options",
+    "add_threshold",
     "fraction",
     "non_negative",
     "non_negative_int",
     "positive_int",
+    "probability",
     "seed",
 ]
 
@@ -61,10 +66,13 @@ positive_int = _number("an integer of at least 1", int, 1, math.inf)
 non_negative_int = _number("an integer of at least 0", int, 0, math.inf)
 non_negative = _number("a number of at least 0", float, 0, sys.float_info.max)
 fraction = _number("a number in [0, 1]", float, 0, 1)
+probability = _number("a number above 0 and below 1", float, sys.float_info.epsilon, 1 - sys.float_info.epsilon)
 seed = _number("an integer in [0, 2**31)", int, 0, 2**31 - 1)  # as numpy's generators take it for every process
 
 
-def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val: bool = True) -> None:
+def add_source_options(
+    parser: argparse.ArgumentParser, train: bool = False, val: bool = True, labels: bool = False
+) -> None:
     """Where training and validation find labelled images."""
     add = parser.add_argument_group("data").add_argument
     add(
@@ -80,6 +88,8 @@ def add_source_options(parser: argparse.ArgumentParser, train: bool = False, val
         add("--train-split", default="train", help="folder of the training images; . for DIR itself")
     if val:
         add("--val-split", default="val", help="folder of the validation images; . for DIR itself")
+    if labels:
+        add("--label-column", default="labels", help="column of metadata.csv that lists the classes of an image")
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
@@ -105,12 +115,30 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
 def add_loading_options(add: Callable[..., Any]) -> None:
     """How images are read; ``add`` is the ``add_argument`` of a group."""
     add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
+    add_reading_options(add)
+
+
+def add_reading_options(add: Callable[..., Any]) -> None:
+    """What happens to files that cannot be read, or are too large; ``add`` is as above."""
     add(
         "--bad-images",
         choices=("error", "skip"),
         default="error",
         help="unreadable files: stop, or skip and count them; no other image takes their place",
     )
+    add_max_pixels(add)
+
+
+def add_max_pixels(add: Callable[..., Any]) -> None:
+    """Which images are too large to be read."""
+    limit = "largest image to read, in pixels; 0: no limit"
+    add("--max-pixels", type=non_negative_int, default=MAX_PIXELS, help=limit)
+
+
+def add_threshold(add: Callable[..., Any]) -> None:
+    """From which probability on an image has a class; ``add`` is as above."""
+    meaning = "with several classes an image: the probability from which it has a class"
+    add("--threshold", type=probability, default=0.5, help=meaning)
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import math
 from argparse import Namespace
 from typing import Any
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from vision.cli.device import default_workers
 
@@ -38,6 +39,7 @@ def resolve_options(args: Namespace) -> None:
             f"the warm-up of {args.warmup_epochs:g} epochs leaves none of {args.epochs}; shorten --warmup-epochs"
         )
     _check_ranges(args)
+    _check_classes(args)
     _resolve_token_labeling(args)
     args.workers = default_workers(args.workers, args.world_size)
 
@@ -51,6 +53,15 @@ def _check_ranges(args: Namespace) -> None:
                 f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; "
                 "correct it"
             )
+
+
+def _check_classes(args: Namespace) -> None:
+    if args.class_weights is not None:
+        parse_class_weights(args.class_weights)
+    if args.multi_label and args.token_label:
+        raise UsageError("label maps name one class for an image: --token-label; leave it out, or --multi-label")
+    if args.multi_label and args.dataset not in (None, "folder"):
+        raise UsageError(f"images of one class each: --dataset {args.dataset}; leave it out, or --multi-label")
 
 
 def _resolve_token_labeling(args: Namespace) -> None:

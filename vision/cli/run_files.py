@@ -21,6 +21,7 @@ from vision.cli.resolve_options import plain_options
 __all__ = ["RunLog", "choose_folder", "read_rows", "run_name", "to_yaml", "write_json", "write_options", "write_rows"]
 
 _logger = logging.getLogger(__name__)
+_CSV: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # names of files: any bytes
 
 
 def run_name(args: Namespace) -> str:
@@ -60,39 +61,49 @@ class RunLog:
 
     Args:
         folder: The run's folder.
-        start: Where the run continues; later events of an interrupted run are purged.
+        rows: The rows of the run so far. All is written anew: of an interrupted run nothing is missing or twice.
         tensorboard: Whether to log for TensorBoard too, if it is installed.
     """
 
-    def __init__(self, folder: Path, start: int = 0, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, rows: Sequence[Mapping[str, Any]] = (), tensorboard: bool = False) -> None:
         self.summary = folder / "summary.csv"
-        self._writer = _tensorboard_writer(folder, start) if tensorboard else None
+        self._writer = _tensorboard_writer(folder) if tensorboard else None
+        if rows:
+            write_rows(self.summary, rows)
+        for row in rows:
+            self._add_events(row)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of the run so far; the last one is new. Its first column counts epochs or steps."""
         write_rows(self.summary, rows)
-        if self._writer is not None:
-            place, *values = rows[-1].items()
-            for name, value in values:
-                group, _, rest = name.partition("_")
-                tag = f"{group}/{rest}" if group in ("train", "eval") else name
-                self._writer.add_scalar(tag, value, place[1])
-            self._writer.flush()
+        self._add_events(rows[-1])
+
+    def _add_events(self, row: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            return
+        place, *values = row.items()
+        for name, value in values:
+            group, _, rest = name.partition("_")
+            tag = f"{group}/{rest}" if group in ("train", "eval") else name
+            self._writer.add_scalar(tag, float(value), int(place[1]))
+        self._writer.flush()
 
 
-def _tensorboard_writer(folder: Path, start: int) -> Any:
+def _tensorboard_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         _logger.info("TensorBoard is not installed: the log is summary.csv alone")
         return None
-    return SummaryWriter(folder, purge_step=start or None)
+    for events in folder.glob("events.out.tfevents.*"):
+        events.unlink()
+    return SummaryWriter(folder)
 
 
 def write_rows(path: str | PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows, at least one, as a CSV file with their keys as its header."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with atomic_file(path) as temporary, temporary.open("w", **_CSV) as file:
         writer = csv.DictWriter(file, fieldnames=columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -102,7 +113,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
     """The rows of a CSV file with a header; none if there is no such file."""
     if not Path(path).is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, **_CSV) as file:
         return list(csv.DictReader(file))
 
 

@@ -44,6 +44,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("optimisation").add_argument
     add("--epochs", type=positive_int, default=300, help="number of epochs, including warm-up")
     add("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
+    add("--patience", type=positive_int, help="stop after so many evaluations without a better one")
     add("--opt", default="adamw", help="name of a timm optimizer")
     add("--opt-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, name=value ...")
     add("--lr", type=non_negative, help="learning rate, used as given; default: 1e-3")
@@ -99,6 +100,8 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add("--mixup-switch-prob", type=fraction, default=0.5, help="probability of cutmix if both are on")
     add("--mixup-mode", choices=("batch", "pair", "elem"), default="batch", help="mix per batch, pair or image")
     add("--mixup-off-epoch", type=non_negative_int, default=0, help="epoch from which nothing is mixed; 0: never")
+    weights = "weights of the classes in the loss: balanced, or NAME=WEIGHT,NAME=WEIGHT; others have 1"
+    add("--class-weights", help=weights)
     add("--smoothing", type=fraction, default=0.1, help="label smoothing")
 
 
@@ -122,7 +125,8 @@ def train_parser() -> Parser:
     parser.add_argument("--config", help="YAML or JSON file of options, or the name of one in vision/configs")
     parser.add_argument("--eval", action="store_true", help="validate the checkpoint of --resume instead of training")
     add_dry_run(parser)
-    add_source_options(parser, train=True)
+    add_source_options(parser, train=True, labels=True)
+    parser.add_argument("--multi-label", action="store_true", help="images have several classes, or none: metadata.csv")
     add_image_options(parser)
     _add_model_options(parser)
     add_head_options(parser)

@@ -13,6 +13,8 @@ from timm.data.auto_augment import posterize as timm_posterize
 from timm.data.mixup import mixup_target
 from torch import Tensor
 
+from vision.data.image_steps import add_steps
+
 __all__ = ["AnyBatchMixup", "create_train_transform"]
 
 
@@ -40,7 +42,7 @@ def create_train_transform(data_config: dict[str, Any], **augmentation: Any) -> 
     for operation in _operations(transform.transforms):
         if operation.aug_fn is timm_posterize:
             operation.aug_fn = _posterize
-    return transform
+    return add_steps(transform, data_config["input_size"][0])
 
 
 def _posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
@@ -63,14 +65,17 @@ class AnyBatchMixup(Mixup):
     """`timm.data.Mixup` that also accepts an odd number of images, of which the last one stays unmixed.
 
     Shape:
-        images (B, C, H, W), targets (B,) -> images (B, C, H, W), soft targets (B, num_classes).
+        images (B, C, H, W), targets (B,), or with ``multi_label`` (B, num_classes) -> images (B, C, H, W), soft targets
+        (B, num_classes).
     """
 
     def __call__(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         even = len(x) // 2 * 2
         if even == len(x):
             return super().__call__(x, target)
-        last = mixup_target(target[even:], self.num_classes, smoothing=self.label_smoothing)
+        last = mixup_target(
+            target[even:], self.num_classes, smoothing=self.label_smoothing, multi_label=self.multi_label
+        )
         if even == 0:
             return x, last
         mixed, soft = super().__call__(x[:even], target[:even])

@@ -15,6 +15,7 @@ from timm.data.loader import fast_collate
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
+from sot_base.errors import UsageError
 from vision.data.images import ImageError
 from vision.data.sources import Source
 
@@ -49,7 +50,35 @@ def collate(stack: Callable[[Sequence[Any]], Any], samples: Sequence[Any]) -> Ba
     good = [sample for sample in samples if not isinstance(sample, BadImage)]
     if not good:
         return torch.empty(0, 3, 1, 1, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), bad
-    return *stack(good), bad
+    if get_worker_info() is None:
+        return *stack(good), bad
+    with _room_in_shared_memory(len(good)):
+        batch = stack(good)
+        for tensor in _tensors(batch):  # torch would do so on a thread whose errors leave the main process waiting
+            tensor.share_memory_()
+    return *batch, bad
+
+
+@contextlib.contextmanager
+def _room_in_shared_memory(count: int) -> Iterator[None]:
+    """Report in one line that there is no room for a batch, which loading processes send through shared memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "shared memory" not in str(error) and "No space left" not in str(error):
+            raise
+        raise UsageError(
+            f"no room in shared memory for a batch of {count} images: /dev/shm; raise it (docker run --shm-size), or "
+            "lower -j or -b"
+        ) from error
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, tuple | list):
+        for part in batch:
+            yield from _tensors(part)
 
 
 @contextlib.contextmanager
@@ -108,7 +137,11 @@ class ImageSet(Dataset[tuple[Any, int] | BadImage]):
         if self.transform is not None:
             with contextlib.nullcontext() if seed is None else seeded(seed):
                 image = self.transform(image)
-        return image, int(self.targets[index])
+        return image, self.target(index)
+
+    def target(self, index: int) -> Any:
+        """The target of an image."""
+        return int(self.targets[index])
 
     def names(self) -> list[str]:
         """Names of all images, in order."""

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import tarfile
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
-from torchvision.datasets.folder import IMG_EXTENSIONS
-
 from sot_base.errors import UsageError
+from vision.data.file_names import count_endings, is_hidden, is_image_name
+from vision.data.tar_tree import TarTree
 
-__all__ = ["FileTree", "FolderTree", "TarTree", "find_images", "is_image_name", "open_tree"]
+__all__ = ["FileTree", "FolderTree", "find_images", "open_tree", "warn_of_left_out"]
 
-_EXTENSIONS = (*IMG_EXTENSIONS, ".gif")
-
-
-def is_image_name(name: str) -> bool:
-    """Whether a file counts as an image by its name."""
-    return name.lower().endswith(_EXTENSIONS)
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(path).parts)
+_logger = logging.getLogger(__name__)
 
 
 class FileTree(Protocol):
@@ -38,12 +28,15 @@ class FileTree(Protocol):
     def files(self, prefix: str = "") -> list[str]:
         """Paths of all files under ``prefix``, relative to it, sorted."""
 
+    def has_file(self, path: str) -> bool:
+        """Whether there is such a file."""
+
     def read(self, path: str) -> bytes:
         """Content of a file."""
 
 
 class FolderTree:
-    """A folder on disk; links to folders are followed.
+    """A folder on disk; links to folders are followed, but not into a folder that they lie in.
 
     Args:
         root: The folder.
@@ -53,66 +46,45 @@ class FolderTree:
         self.root = Path(root)
 
     def folders(self, prefix: str = "") -> list[str]:
-        with os.scandir(self.root / prefix) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name))
+        return sorted(entry.name for entry in _entries(self.root / prefix) if entry.is_dir())
 
     def files(self, prefix: str = "") -> list[str]:
-        top = str(self.root / prefix)
-        found = []
-        for folder, subfolders, names in os.walk(top, followlinks=True):
-            subfolders[:] = [name for name in subfolders if not _hidden(name)]
-            relative = os.path.relpath(folder, top).replace(os.sep, "/")
-            lead = "" if relative == "." else f"{relative}/"
-            found += [lead + name for name in names if not _hidden(name)]
-        return sorted(found)
+        top = self.root / prefix
+        return sorted(_walk(top, "", ())) if top.is_dir() else []
+
+    def has_file(self, path: str) -> bool:
+        return (self.root / path).is_file()
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
 
 
-class TarTree:
-    """An uncompressed tar, read in place without unpacking; worker processes do not share a file position.
+def _walk(folder: Path, lead: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """Paths of the files in a folder; ``above`` are the device and number of the folders that it lies in."""
+    status = folder.stat()
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in _entries(folder):
+        if entry.is_dir():
+            yield from _walk(folder / entry.name, f"{lead}{entry.name}/", (*above, here))
+        else:
+            yield lead + entry.name
 
-    Args:
-        root: The tar file.
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder and not hidden.
 
     Raises:
-        UsageError: if the file is not a readable, uncompressed tar.
+        UsageError: if it cannot be read: it must not count as empty.
     """
-
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
-        try:
-            with tarfile.open(self.root, "r:") as tar:
-                members = [member for member in tar if member.isfile()]
-            end = self.root.stat().st_size
-            beyond = [member.name for member in members if not 0 <= member.size <= end - member.offset_data]
-            if beyond:
-                raise tarfile.ReadError(f"{beyond[0][:80]} ends beyond the file")
-        except (tarfile.TarError, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise UsageError(
-                f"cannot read the tar: {self.root} ({error}); it must be an uncompressed tar of image folders"
-            ) from error
-        clean = [(member.name.removeprefix("./"), member) for member in members]
-        self._places = {name: (m.offset_data, m.size) for name, m in clean if not _hidden(name)}
-
-    def folders(self, prefix: str = "") -> list[str]:
-        return sorted({path.split("/")[0] for path in self.files(prefix) if "/" in path})
-
-    def files(self, prefix: str = "") -> list[str]:
-        lead = f"{prefix}/" if prefix else ""
-        return sorted(path[len(lead) :] for path in self._places if path.startswith(lead))
-
-    def read(self, path: str) -> bytes:
-        offset, size = self._places[path]
-        return os.pread(self._handle, size, offset)
-
-    @cached_property
-    def _handle(self) -> int:
-        return os.open(self.root, os.O_RDONLY)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {key: value for key, value in self.__dict__.items() if key != "_handle"}
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not is_hidden(entry.name)]
+    except OSError as error:
+        raise UsageError(
+            f"cannot read a folder ({error.strerror}): {folder.absolute()}; give the right to read it, or move it away"
+        ) from error
 
 
 def open_tree(root: str | os.PathLike[str]) -> FileTree:
@@ -129,6 +101,13 @@ def open_tree(root: str | os.PathLike[str]) -> FileTree:
     raise UsageError(f"no such folder or tar: {path.resolve()}; give the folder that has the images' split folders")
 
 
+def warn_of_left_out(where: str, paths: Sequence[str]) -> None:
+    """Say which files are no images by their names, so that none is missed unnoticed."""
+    others = [path for path in paths if not is_image_name(path)]
+    if others:
+        _logger.warning(f"{len(others)} files are left out, by their endings: {where} ({count_endings(others)})")
+
+
 def find_images(paths: Sequence[str]) -> list[tuple[Path, str]]:
     """The files and all images in the folders that a command line names.
 
@@ -141,7 +120,9 @@ def find_images(paths: Sequence[str]) -> list[tuple[Path, str]]:
     found = []
     for path in map(Path, paths):
         if path.is_dir():
-            images = [(path / name, name) for name in open_tree(path).files() if is_image_name(name)]
+            files = open_tree(path).files()
+            images = [(path / name, name) for name in files if is_image_name(name)]
+            warn_of_left_out(str(path), files)
             if not images:
                 raise UsageError(f"no images: {path.resolve()}; give images or folders of images")
             found += images

@@ -7,6 +7,7 @@ and lets the data set replace a file that cannot be read.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,10 +19,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from sot_base.errors import UsageError
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
+from vision.data.image_steps import add_steps
 from vision.data.images import ImageError
 from vision.data.sampling import TrainSampler
 
-__all__ = ["BadImages", "Loader", "create_eval_loader", "create_train_loader", "eval_transform"]
+__all__ = [
+    "BadImages",
+    "Loader",
+    "create_eval_loader",
+    "create_train_loader",
+    "eval_transform",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +58,12 @@ class BadImages:
             if image.name not in self._named:
                 _logger.warning(f"skipped, as it cannot be read: {image.name} ({image.reason})")
             self._named.add(image.name)
+
+
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ignore signals that often go to a whole group of processes: the main process ends this one when it has saved."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Loader:
@@ -83,6 +97,7 @@ class Loader:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # not the run's generator
+            worker_init_fn=leave_signals_to_the_parent,
         )
 
     def __len__(self) -> int:
@@ -151,7 +166,10 @@ def create_train_loader(
 
 def eval_transform(data_config: dict[str, Any], as_bytes: bool = True) -> Callable[[Any], torch.Tensor]:
     """Timm's transform for evaluation: resize and centre crop; normalised unless ``as_bytes``."""
-    return create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
+    transform = create_transform(**data_config, is_training=False, use_prefetcher=as_bytes)
+    return add_steps(
+        transform, data_config["input_size"][0], limit_ratio=data_config.get("crop_mode") in (None, "center")
+    )
 
 
 def create_eval_loader(

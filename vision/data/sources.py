@@ -13,8 +13,10 @@ from PIL import Image
 from sot_base.errors import UsageError
 from vision.data.cifar import CIFAR_FOLDERS, load_cifar
 from vision.data.classes import natural_order
-from vision.data.files import FileTree, FolderTree, is_image_name, open_tree
-from vision.data.images import read_image
+from vision.data.file_names import is_image_name
+from vision.data.files import FileTree, warn_of_left_out
+from vision.data.images import MAX_PIXELS, read_image
+from vision.data.splits import find_split
 
 __all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
 
@@ -22,11 +24,6 @@ _logger = logging.getLogger(__name__)
 
 DATASETS = ("folder", "cifar10", "cifar100", "digits")
 PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # names in HVT and DeiT
-_SYNONYMS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "eval", "evaluation", "test"),
-}
-_SPLIT_NAMES = {name for names in _SYNONYMS.values() for name in names}
 
 
 class Source(Protocol):
@@ -80,31 +77,35 @@ class FileSource:
     """Image files in one folder per class: ``<prefix>/<class>/**/<image>``.
 
     Hidden files and folders are ignored. Images beside the class folders are ignored with a warning, and so are
-    folders without an image.
+    folders without an image and files whose endings are none of an image.
 
     Args:
         tree: The files.
         prefix: The folder of class folders in it.
+        max_pixels: The largest image that is read; 0: any.
 
     Raises:
         UsageError: if there are no images in class folders.
     """
 
-    def __init__(self, tree: FileTree, prefix: str = "") -> None:
+    def __init__(self, tree: FileTree, prefix: str = "", max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
         self.tree, self.where = tree, str(tree.root / prefix) if prefix else str(tree.root)
         self._lead = f"{prefix}/" if prefix else ""
-        files = [path for path in tree.files(prefix) if is_image_name(path)]
+        found = tree.files(prefix)
+        files = [path for path in found if is_image_name(path)]
         self.paths = [path for path in files if "/" in path]
         loose = [path for path in files if "/" not in path]
         if not self.paths:
-            found = f"{len(loose)} images, but none in a class folder" if loose else "no images"
+            what = f"{len(loose)} images, but none in a class folder" if loose else "no images"
             raise UsageError(
-                f"{found}: {self.where}; put each image into the folder of its class: <split>/<class>/<image>"
+                f"{what}: {self.where}; put each image into the folder of its class: <split>/<class>/<image>"
             )
         if loose:
             _logger.warning(
                 f"{len(loose)} images outside the class folders are ignored: {self.where} ({loose[0]}, ...)"
             )
+        warn_of_left_out(self.where, [path for path in found if "/" in path])
         labels = [path.split("/", 1)[0] for path in self.paths]
         self.class_names = natural_order(labels)
         empty = [name for name in tree.folders(prefix) if name not in set(labels)]
@@ -120,10 +121,16 @@ class FileSource:
         return self.paths[index]
 
     def image(self, index: int) -> Image.Image:
-        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index))
+        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index), self.max_pixels)
 
 
-def open_source(data_dir: str | None, split: str, dataset: str | None = None, download: bool = False) -> Source:
+def open_source(
+    data_dir: str | None,
+    split: str,
+    dataset: str | None = None,
+    download: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> Source:
     """Open one split of a data set.
 
     Args:
@@ -132,6 +139,7 @@ def open_source(data_dir: str | None, split: str, dataset: str | None = None, do
         split: ``train``, ``val``, or the name of a folder, or ``.`` for class folders directly in ``data_dir``.
         dataset: A name in `DATASETS`; None: what ``data_dir`` looks like.
         download: Download CIFAR if it is missing.
+        max_pixels: The largest image that is read; 0: any.
 
     Raises:
         UsageError: if there is no such data, saying what was expected.
@@ -143,39 +151,9 @@ def open_source(data_dir: str | None, split: str, dataset: str | None = None, do
     if dataset is None:
         dataset = next((name for name, folder in CIFAR_FOLDERS.items() if (Path(data_dir) / folder).is_dir()), "folder")
     if dataset == "folder":
-        return _open_files(open_tree(data_dir), split)
+        return FileSource(*find_split(data_dir, split), max_pixels)
     images, targets, names = load_cifar(dataset, data_dir, split == "train", download)
     return ArraySource(images, targets, names, f"{data_dir}/{CIFAR_FOLDERS[dataset]}/{split}")
-
-
-def _open_files(tree: FileTree, split: str) -> FileSource:
-    if split == ".":
-        return FileSource(tree)
-    wanted = _SYNONYMS.get(split, (split,))
-    for name in wanted:
-        path = tree.root / f"{name}.tar"
-        if isinstance(tree, FolderTree) and path.is_file():
-            return _open_files_in(open_tree(path), wanted, "")
-    return _open_files_in(tree, wanted, split)
-
-
-def _open_files_in(tree: FileTree, wanted: Sequence[str], split: str) -> FileSource:
-    """Open the split's folder, at the top of the tree or below its only folder; without any splits, the top itself."""
-    folders = tree.folders()
-    lead = ""
-    if len(folders) == 1 and folders[0] not in wanted and set(tree.folders(folders[0])) & _SPLIT_NAMES:
-        lead = f"{folders[0]}/"
-        folders = tree.folders(folders[0])
-    for name in wanted:
-        if name in folders:
-            return FileSource(tree, lead + name)
-    has_splits = any(tree.folders(lead + name) for name in set(folders) & _SPLIT_NAMES)  # a class may be called "train"
-    if has_splits or split == "train" or (split and split not in _SYNONYMS):
-        found = ", ".join(folders[:5]) or "no folders"
-        raise UsageError(
-            f"no {split or wanted[0]} folder: {tree.root} has {found}; expected {wanted[0]}/<class>/<image> in it"
-        )
-    return FileSource(tree, lead.rstrip("/"))
 
 
 def _digits(split: str) -> ArraySource:

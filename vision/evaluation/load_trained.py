@@ -20,6 +20,7 @@ from vision.models.weights.load import choose_weights, load_checkpoint, load_sta
 from vision.models.weights.published_names import PUBLISHED_CLASSIFIERS
 from vision.models.weights.read import read_checkpoint
 from vision.models.weights.saved import require_its_size
+from vision.models.weights.wrappers import unwrap_names
 
 __all__ = ["TrainedModel", "load_trained"]
 
@@ -36,6 +37,7 @@ class TrainedModel:
         weights: ``ema``, ``raw`` or ``pretrained``.
         dataset: What the data of its training was, see `vision.data.open_source`; None: not known.
         autocast: The context of mixed precision.
+        multi_label: Whether images may have several classes, or none: each output has a sigmoid of its own.
     """
 
     model: nn.Module
@@ -45,6 +47,7 @@ class TrainedModel:
     weights: str
     dataset: str | None
     autocast: Autocast
+    multi_label: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -95,7 +98,8 @@ def load_trained(args: Namespace, device: torch.device) -> TrainedModel:
     autocast, _ = mixed_precision(device, args.amp, args.amp_dtype)
     model = model.to(device=device, memory_format=memory_format(args.channels_last)).eval()
     names = None if names is None else list(names)
-    return TrainedModel(model, recipe, names, data_config, weights, options.get("dataset"), autocast)
+    multi_label = checkpoint.get("multi_label", False)
+    return TrainedModel(model, recipe, names, data_config, weights, options.get("dataset"), autocast, multi_label)
 
 
 def _resize(model: nn.Module, recipe: Mapping[str, Any], img_size: Sequence[int]) -> nn.Module:
@@ -124,4 +128,8 @@ def _guess_recipe(args: Namespace, checkpoint: Mapping[str, Any], state: Mapping
     layers = ("head.word_fc", "head.cls_fc", "head", *PUBLISHED_CLASSIFIERS)
     layers += classifier_names(timm.get_pretrained_cfg(name))
     widths = [len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in state]
+    if not widths:
+        with torch.device("meta"):
+            state = unwrap_names(state, build_model(recipe).state_dict().keys())
+        widths = [len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.weight" in state]
     return {**recipe, "num_classes": args.num_classes or next(iter(widths), 1000)}

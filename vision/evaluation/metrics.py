@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 
-__all__ = ["ClassEvaluator"]
+__all__ = ["ClassEvaluator", "collapsed_class", "warn_if_collapsed"]
+
+_logger = logging.getLogger(__name__)
 
 
 class ClassEvaluator(ClassificationEvaluator):
@@ -27,6 +30,7 @@ class ClassEvaluator(ClassificationEvaluator):
     Attributes:
         totals: (K,) images of each class.
         hits: (K,) those of them that were predicted correctly.
+        predicted: (K,) images that were predicted as each class.
         confusion: (K * K,) images of class i predicted as class j at i * K + j, or None.
     """
 
@@ -38,7 +42,8 @@ class ClassEvaluator(ClassificationEvaluator):
         confusion: bool = False,
     ) -> None:
         super().__init__(device)
-        self.totals, self.hits = (torch.zeros(num_classes, dtype=torch.int64, device=device) for _ in range(2))
+        zeros = (torch.zeros(num_classes, dtype=torch.int64, device=device) for _ in range(3))
+        self.totals, self.hits, self.predicted = zeros
         self.confusion = torch.zeros(num_classes**2, dtype=torch.int64, device=device) if confusion else None
         self.excluded = None
         if allowed is not None:
@@ -58,6 +63,7 @@ class ClassEvaluator(ClassificationEvaluator):
         num_classes, predicted = len(self.totals), output.argmax(1)
         self.totals += torch.bincount(target, minlength=num_classes)
         self.hits += torch.bincount(target[predicted == target], minlength=num_classes)
+        self.predicted += torch.bincount(predicted, minlength=num_classes)
         if self.confusion is not None:
             self.confusion += torch.bincount(target * num_classes + predicted, minlength=num_classes**2)
 
@@ -68,7 +74,7 @@ class ClassEvaluator(ClassificationEvaluator):
             UsageError: if no image was counted.
         """
         if distributed:
-            for counts in (self.totals, self.hits, self.confusion):
+            for counts in (self.totals, self.hits, self.predicted, self.confusion):
                 if counts is not None:
                     dist.all_reduce(counts)
         if not self.totals.any():
@@ -89,3 +95,47 @@ class ClassEvaluator(ClassificationEvaluator):
                     row["taken_for"] = class_names[int(wrong.argmax())] if wrong.any() else ""
                 rows.append(row)
         return rows
+
+    @property
+    def num_images(self) -> int:
+        """Images counted, after `compute` those of all processes."""
+        return int(self.totals.sum())
+
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """The metrics of the whole in words."""
+        return f"top-1 {metrics['top1']:.2f} %, top-5 {metrics['top5']:.2f} %, loss {metrics['loss']:.4f}"
+
+    def worst(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The classes of the lowest accuracy in words."""
+        lines = []
+        for row in sorted(rows, key=lambda row: row["accuracy"])[:5]:
+            taken_for = f", mostly taken for {row['taken_for']}" if row.get("taken_for") else ""
+            lines.append(f"{row['class']}: {row['accuracy']:.2f} % of {row['images']}{taken_for}")
+        return lines
+
+    def collapsed(self, class_names: Sequence[str]) -> str | None:
+        """The class that all images were predicted as, though they are of several; None otherwise."""
+        return collapsed_class(self.predicted, self.totals, class_names)
+
+
+def collapsed_class(predicted: Tensor, truth: Tensor, class_names: Sequence[str]) -> str | None:
+    """The only class that was predicted, with its share of the truth, if that has several; None otherwise.
+
+    Args:
+        predicted: (K,) how often each class was predicted.
+        truth: (K,) how often it should have been.
+        class_names: Their names.
+    """
+    if (predicted > 0).sum() != 1 or (truth > 0).sum() < 2:
+        return None
+    index = int(predicted.argmax())
+    return f"{class_names[index]!r}, as are {(truth[index] / truth.sum()).item():.0%} of the targets"
+
+
+def warn_if_collapsed(collapsed: str | None, where: str) -> None:
+    """Say that a model predicts the same for everything, which its metrics hide."""
+    if collapsed is not None:
+        _logger.warning(
+            f"all predictions of {where} are {collapsed}: the model tells nothing apart; if that stays so after a few "
+            "evaluations, lower --lr, lengthen the warm-up, or give another --seed"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import timm
 import torch
 from timm.data import resolve_data_config
+from timm.models import get_model_input_config
 from torch import nn
 
 from sot_base.errors import UsageError
@@ -21,6 +22,7 @@ __all__ = [
     "check_image_size",
     "check_model_name",
     "model_recipe",
+    "resolve_config",
     "resolve_images",
     "saved_recipe",
 ]
@@ -82,10 +84,15 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
     if has_head and head:
         kwargs["head_config"] = head
     dense = {} if has_head else {name: kwargs.pop(name) for name in DENSE_OPTIONS if name in kwargs}
+    channels = kwargs.get("in_chans", 3)
+    if channels not in (1, 3):
+        raise UsageError(f"images are read in 3 channels, or 1: --model-kwargs in_chans={channels}; give 1 or 3")
     if not head and (dense.get("return_dense") or dense.get("mix_token")):
         head = {"fusion": "cls"}
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=recipe["num_classes"], **kwargs)
+        if channels == 1:
+            _expect_grey_images(model)
         return model if has_head or not head else attach_head(model, head, **dense)
     except OSError as error:
         raise UsageError(
@@ -96,6 +103,14 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
         raise UsageError(
             f"cannot build the model {name}: {_one_line(error)}; arguments {kwargs | dense}, head {head}"
         ) from error
+
+
+def _expect_grey_images(model: nn.Module) -> None:
+    """Let timm's description of a model say one channel, with the mean over those of RGB."""
+    config = dict(model.pretrained_cfg)
+    config["input_size"] = (1, *config["input_size"][1:])
+    config |= {name: (sum(config[name]) / len(config[name]),) for name in ("mean", "std")}
+    model.pretrained_cfg = model.default_cfg = config
 
 
 def _one_line(error: Exception) -> str:
@@ -115,14 +130,29 @@ def resolve_images(args: Any, model: nn.Module, saved: dict[str, Any] | None = N
     """Timm's description of a model's input images: from the options, else as saved, else the model's own.
 
     Raises:
-        UsageError: if the options contradict each other.
+        UsageError: if the options contradict each other or the model.
     """
     names = ("img_size", "input_size", "crop_pct", "crop_mode", "interpolation", "mean", "std")
-    given = {name: getattr(args, name) for name in names}
-    if args.input_size and args.input_size[0] != 3:
-        raise UsageError(f"images are read in 3 channels: --input-size {args.input_size[0]}; give 3 HEIGHT WIDTH")
+    return resolve_config({name: getattr(args, name) for name in names}, model, saved)
+
+
+def resolve_config(given: Mapping[str, Any], model: nn.Module, saved: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`timm.data.resolve_data_config` for a model of any number of channels.
+
+    Args:
+        given: What the options say.
+        model: The model.
+        saved: What comes before the model's own description.
+
+    Raises:
+        UsageError: if the options contradict each other or the model.
+    """
+    channels = get_model_input_config(model)["input_size"][0]
+    size = given.get("input_size")
+    if size and size[0] != channels:
+        raise UsageError(f"the model's images have {channels} channels: --input-size {size[0]}; give {channels} H W")
     try:
-        return resolve_data_config(given, pretrained_cfg=saved, model=model)
+        return resolve_data_config({**given, "in_chans": channels}, pretrained_cfg=saved, model=model)
     except AssertionError as error:
         raise UsageError("--mean and --std want one number, or one for each channel; correct them") from error
 

@@ -49,10 +49,11 @@ class PairSet(Dataset[Any]):
         image_name, annotation_name = self.source.names(index)
         name = image_name
         try:
-            image = read_image(self.source.read_image(index), image_name)
+            image = read_image(self.source.read_image(index), image_name, self.source.max_pixels)
             name = annotation_name
             size = (image.height, image.width)
-            classes = read_annotation(self.source.read_annotation(index), annotation_name, size, self.rules)
+            annotation, limit = self.source.read_annotation(index), self.source.max_pixels
+            classes = read_annotation(annotation, annotation_name, size, self.rules, limit)
         except ImageError as error:
             return BadImage(name, error.reason)
         except OSError as error:  # a broken link, a deleted file, or one that may not be read
@@ -156,6 +157,11 @@ def eval_loader(
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Images (B, 3, H, W), uint8, as float32 with ``mean`` subtracted and divided by ``std``, both for [0, 1]."""
+    """Images (B, 3, H, W), uint8, as float32 with ``mean`` subtracted and divided by ``std``, both for [0, 1].
+
+    With one mean they become grey (B, 1, H, W).
+    """
+    if len(mean) == 1:
+        images = F.rgb_to_grayscale(images)
     middle, width = (torch.tensor(values, device=images.device).view(-1, 1, 1) * 255 for values in (mean, std))
     return (images.float() - middle) / width

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from sot_base.errors import UsageError
-from vision.data.files import is_image_name, open_tree
+from vision.data.file_names import is_image_name
+from vision.data.files import open_tree, warn_of_left_out
+from vision.data.images import MAX_PIXELS
 
 __all__ = ["PairSource", "read_class_names"]
 
@@ -18,18 +20,22 @@ class PairSource:
     Args:
         root: Folder, or tar of it.
         split: Name of the split.
+        max_pixels: The largest image that is read; 0: any.
 
     Raises:
         UsageError: if there are no images, or an image has no annotation.
     """
 
-    def __init__(self, root: str, split: str) -> None:
+    def __init__(self, root: str, split: str, max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
         self.tree, self.where = open_tree(root), f"{root}/images/{split}"
-        found = [name for name in self.tree.files(f"images/{split}") if is_image_name(name)]
+        names = self.tree.files(f"images/{split}")
+        found = [name for name in names if is_image_name(name)]
         if not found:
             raise UsageError(
                 f"no images: {self.where}; DIR must hold images/{split}/*.jpg and annotations/{split}/*.png"
             )
+        warn_of_left_out(self.where, names)
         present = set(self.tree.files(f"annotations/{split}"))
         pairs = [(name, str(PurePosixPath(name).with_suffix(".png"))) for name in found]
         for name, annotation in pairs:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vision.data.images import ImageError, decoded
+from vision.data.images import MAX_PIXELS, ImageError, decoded, unreadable_reason
 
-__all__ = ["ADE20K", "LabelRules", "read_annotation"]
+__all__ = ["ADE20K", "LabelRules", "read_annotation", "read_values"]
 
 ADE20K: dict[str, Any] = {"ignore_index": 255, "reduce_zero_label": True}
 
@@ -46,7 +46,9 @@ class LabelRules:
         return {"ignore_index": self.ignore_index, "reduce_zero_label": self.reduce_zero_label}
 
 
-def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelRules) -> np.ndarray:
+def read_annotation(
+    data: bytes, name: str, size: tuple[int, int], rules: LabelRules, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
     """Class indices of every pixel.
 
     Args:
@@ -54,6 +56,7 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
         name: The file's name, for the message.
         size: Height and width of its image in pixels.
         rules: What values mean.
+        max_pixels: The largest annotation that is read; 0: any.
 
     Returns:
         (H, W), int64, with ``rules.ignore_index``.
@@ -61,13 +64,7 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
     Raises:
         ImageError: if the file cannot be read, has colours instead of values, another size, or a value of no class.
     """
-    try:
-        with decoded(data) as image:
-            mode, values = image.mode, np.asarray(image)
-    except Exception as error:  # decoders raise almost anything on broken data
-        raise ImageError(name, "the annotation is empty" if not data else "the annotation is no image") from error
-    if values.ndim != 2 or values.dtype.kind == "f":
-        raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
+    values = read_values(data, name, max_pixels)
     if values.shape != tuple(size):
         raise ImageError(name, f"the annotation is {_shape(values.shape)} pixels, its image {_shape(size)}")
     first = 1 if rules.reduce_zero_label else 0
@@ -78,6 +75,22 @@ def read_annotation(data: bytes, name: str, size: tuple[int, int], rules: LabelR
             name, f"the annotation has the value {values[beyond].max()}, the classes are {first} to {last}"
         )
     return rules.to_classes(values)
+
+
+def read_values(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The values of an annotation's pixels (H, W), as they are in the file.
+
+    Raises:
+        ImageError: if it cannot be read, or has colours instead of values.
+    """
+    try:
+        with decoded(data, max_pixels) as image:
+            mode, values = image.mode, np.asarray(image)
+    except Exception as error:  # decoders raise almost anything on broken data
+        raise ImageError(name, f"the annotation: {unreadable_reason(data, error)}") from error
+    if values.ndim != 2 or values.dtype.kind == "f":
+        raise ImageError(name, f"the annotation has colours ({mode}) instead of one channel of class values")
+    return values
 
 
 def _shape(size: tuple[int, ...]) -> str:

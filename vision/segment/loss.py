@@ -23,14 +23,23 @@ class SegmentationLoss(nn.Module):
         ignore_index: Value of pixels that are ignored.
         aux_weight: Weight of the auxiliary logits.
         dice_weight: Weight of the Dice loss.
+        class_weights: (K,) what the pixels of each class count in cross-entropy; None: the same. The mean is over the
+            weights, as torch has it.
 
     Shape:
         Logits (B, K, H, W), or a pair of them, and classes (B, H, W) -> a scalar, 0 where no pixel counts.
     """
 
-    def __init__(self, ignore_index: int = 255, aux_weight: float = 0.4, dice_weight: float = 0.0) -> None:
+    def __init__(
+        self,
+        ignore_index: int = 255,
+        aux_weight: float = 0.4,
+        dice_weight: float = 0.0,
+        class_weights: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.ignore_index, self.aux_weight, self.dice_weight = ignore_index, aux_weight, dice_weight
+        self.register_buffer("class_weights", class_weights, persistent=False)
         self.dice = library().losses.DiceLoss("multiclass", ignore_index=ignore_index) if dice_weight else None
 
     def forward(self, logits: Tensor | tuple[Tensor, Tensor], classes: Tensor) -> Tensor:
@@ -44,13 +53,17 @@ class SegmentationLoss(nn.Module):
         return loss
 
     def _cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), classes, ignore_index=self.ignore_index, reduction="sum")
+        return F.cross_entropy(
+            logits.float(), classes, self.class_weights, ignore_index=self.ignore_index, reduction="sum"
+        )
 
     @torch.no_grad()
     def _count(self, classes: Tensor) -> Tensor:
-        """Pixels that count, at least 1: the mean over the processes."""
-        count = (classes != self.ignore_index).sum()
-        if not dist.is_initialized():
-            return count.clamp_min(1)
-        dist.all_reduce(count)
-        return count.clamp_min(1) / dist.get_world_size()
+        """Pixels that count, or their weights: the mean over the processes; 1 where there are none."""
+        counted = classes != self.ignore_index
+        count = counted.sum() if self.class_weights is None else self.class_weights[classes[counted]].sum()
+        processes = 1
+        if dist.is_initialized():
+            dist.all_reduce(count)
+            processes = dist.get_world_size()
+        return torch.where(count > 0, count, 1) / processes

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sot_base.errors import UsageError
 
-__all__ = ["ConfusionMatrix"]
+__all__ = ["ConfusionMatrix", "require_pixels"]
 
 
 class ConfusionMatrix:
@@ -45,18 +45,6 @@ class ConfusionMatrix:
         if dist.is_initialized():
             dist.all_reduce(self.counts)
 
-    def require_pixels(self, where: str) -> None:
-        """Make sure that there is something to measure.
-
-        Args:
-            where: The images, for the message.
-
-        Raises:
-            UsageError: if no pixel was counted.
-        """
-        if not self.counts.any():
-            raise UsageError(f"no pixel counts: {where}; check its images and annotations, or see --reduce-zero-label")
-
     def per_class(self) -> list[dict[str, Any]]:
         """For each class its ``pixels``, ``iou`` and ``accuracy`` in percent; None where it has none to count."""
         true, given = (self.counts.sum(dim).tolist() for dim in (1, 0))
@@ -89,3 +77,17 @@ class ConfusionMatrix:
 def _mean(values: list[float | None]) -> float:
     present = [value for value in values if value is not None]
     return sum(present) / max(1, len(present))
+
+
+def require_pixels(counts: Any, where: str) -> None:
+    """Make sure that there is something to measure.
+
+    Args:
+        counts: Pixels, of classes for instance.
+        where: The images, for the message.
+
+    Raises:
+        UsageError: if no pixel was counted.
+    """
+    if not counts.any():
+        raise UsageError(f"no pixel counts: {where}; check its images and annotations, or see --reduce-zero-label")

@@ -6,6 +6,7 @@ import argparse
 from argparse import BooleanOptionalAction
 from typing import Any
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from vision.cli.config_file import Parser
 from vision.cli.options import (
@@ -135,14 +136,15 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add("--class-limit", type=fraction, default=0.75, help="largest share of a class in a crop; 1: no limit")
     add("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
     add("--distort", action=BooleanOptionalAction, default=True, help="random brightness, contrast, saturation and hue")
-    add("--mean", type=fraction, nargs=3, help="mean of each channel, for images in [0, 1]; default: the model's")
-    add("--std", type=positive, nargs=3, help="standard deviation of each channel")
+    add("--mean", type=fraction, nargs="+", help="mean of each channel, for images in [0, 1]; default: the model's")
+    add("--std", type=positive, nargs="+", help="standard deviation of each channel")
 
 
 def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("optimisation").add_argument
     add("--steps", type=positive_int, default=160000, help="number of updates, including warm-up")
     add("--max-steps", type=positive_int, help="stop after this many updates; the schedule is unchanged")
+    add("--patience", type=positive_int, help="stop after so many validations without a better one")
     add("-b", "--batch-size", type=positive_int, default=16, help="images per step and process")
     add("--opt", default="adamw", help="name of a timm optimizer")
     add("--lr", type=non_negative, default=6e-5, help="learning rate")
@@ -153,6 +155,8 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add("--warmup-steps", type=non_negative_int, help="default: 1500, but at most a tenth of --steps")
     add("--min-lr", type=non_negative, default=0.0, help="final learning rate")
     add("--aux-weight", type=non_negative, default=0.4, help="weight of the auxiliary head's loss")
+    weights = "weights of the classes in cross-entropy: balanced, or NAME=WEIGHT,NAME=WEIGHT; others have 1"
+    add("--class-weights", help=weights)
     add("--dice-weight", type=non_negative, default=0.0, help="weight of the Dice loss, added to cross-entropy")
     add("--clip-grad", type=positive, help="clip the norm of the gradient to this")
     add("--seed", type=seed, default=42, help="seed of all random numbers")
@@ -166,6 +170,10 @@ def check_options(args: argparse.Namespace) -> None:
     """
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
+    if args.num_classes == 1:
+        raise UsageError("one class cannot be told from others: --num-classes 1; give 2, the background counts as one")
+    if args.class_weights is not None:
+        parse_class_weights(args.class_weights)
     if args.warmup_steps is None:
         args.warmup_steps = min(1500, args.steps // 10)
     if args.warmup_steps >= args.steps:

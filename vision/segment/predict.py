@@ -22,7 +22,7 @@ from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
 from vision.cli.device import init_device, memory_format
-from vision.cli.options import add_device_options
+from vision.cli.options import add_device_options, add_reading_options
 from vision.data import BadImages
 from vision.data.dataset import BadImage
 from vision.data.files import find_images
@@ -43,9 +43,7 @@ def predict_parser() -> Parser:
     parser.add_argument("--output", help="folder to write to: NAME.png and NAME_color.png")
     parser.add_argument("--palette", help="text file of colours, #rrggbb or three numbers, one a line and class")
     parser.add_argument("--overlay", action="store_true", help="also NAME_overlay.png, the colours over the image")
-    parser.add_argument(
-        "--bad-images", choices=("error", "skip"), default="error", help="unreadable files: stop, or leave them out"
-    )
+    add_reading_options(parser.add_argument)
     add_checkpoint_options(parser)
     add_inference_options(parser)
     add_device_options(parser)
@@ -120,7 +118,7 @@ def predict(args: Namespace) -> list[Path]:
     bad_images, written = BadImages(args.bad_images), []
     for name, path in tqdm(found.items(), disable=None):
         try:
-            image = read_image(path.read_bytes(), str(path))
+            image = read_image(path.read_bytes(), str(path), args.max_pixels)
         except ImageError as error:
             bad_images.report([BadImage(str(path), error.reason)])
             continue

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from timm.data import resolve_data_config
 from timm.utils import unwrap_model
 from torch import Tensor, nn
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
-from vision.cli.device import init_device
+from vision.cli.device import default_workers, init_device
 from vision.data import BadImages
 from vision.evaluation.dry_run import dry_run
 from vision.evaluation.evaluate import create_predict, evaluate
+from vision.evaluation.metrics import collapsed_class, warn_if_collapsed
+from vision.models.build import resolve_config
 from vision.models.weights.load import load_state
 from vision.segment.build import build_segmenter, complete_recipe
+from vision.segment.count_pixels import check_classes, count_pixels
 from vision.segment.dataset import PairSet, eval_loader, normalize, train_loader
 from vision.segment.files import PairSource, read_class_names
 from vision.segment.inference import create_pixel_predict, inference_options
 from vision.segment.labels import LabelRules
 from vision.segment.loss import SegmentationLoss
-from vision.segment.metrics import ConfusionMatrix
+from vision.segment.metrics import ConfusionMatrix, require_pixels
 from vision.segment.options import check_options, given_recipe
 from vision.segment.transforms import train_transform
 from vision.segment.weights import load_backbone, load_initial, load_pretrained
+from vision.training.class_weights import weigh_classes
 from vision.training.progress import Progress
 from vision.training.resume import require_same
 from vision.training.saver import StepSaver
@@ -87,12 +91,13 @@ class SegmentSession(Session):
         check_options(args)
         super().__init__(args, init_device(args))
         rules = LabelRules(args.num_classes, args.ignore_index, args.reduce_zero_label)
-        train, val = (PairSource(args.data_dir, split) for split in (args.train_split, args.val_split))
+        splits = (args.train_split, args.val_split)
+        train, val = (PairSource(args.data_dir, split, args.max_pixels) for split in splits)
         names = read_class_names(args.data_dir, args.class_names, args.num_classes)
         self.recipe = complete_recipe(given_recipe(args, args.num_classes))
         seed_run(args.seed)
         model = build_segmenter(self.recipe)
-        config = resolve_data_config({"mean": args.mean, "std": args.std}, model=model.encoder.backbone)
+        config = resolve_config({"mean": args.mean, "std": args.std}, model.encoder.backbone)
         images = {"mean": list(config["mean"]), "std": list(config["std"]), "short_side": args.short_side}
         self.data = {"rules": rules.to_dict(), "images": images, "class_names": names}
         if self.checkpoint is None:
@@ -103,8 +108,33 @@ class SegmentSession(Session):
         colours = (args.distort, images["mean"])
         transform = train_transform(*sizes, args.class_limit, args.hflip, *colours, args.ignore_index)
         self.train_set, self.val_set = PairSet(train, rules, transform), PairSet(val, rules)
-        self.criterion = SegmentationLoss(args.ignore_index, args.aux_weight, args.dice_weight)
+        class_weights = self._check_pixels(train, val, rules, names)
+        self.criterion = SegmentationLoss(args.ignore_index, args.aux_weight, args.dice_weight, class_weights)
+        self.criterion.to(self.device)
         self.place_model(model)
+
+    def _check_pixels(
+        self, train: PairSource, val: PairSource, rules: LabelRules, names: Sequence[str] | None
+    ) -> Tensor | None:
+        """Make sure that there is something to learn and to measure; returns the weights of the classes, if any.
+
+        Raises:
+            UsageError: if there is not.
+        """
+        args, workers = self.args, default_workers(self.args.workers, self.args.world_size)
+        balanced = args.class_weights is not None and parse_class_weights(args.class_weights) is None
+        if self.checkpoint is None or balanced:
+            enough = None if balanced else lambda counts: counts.classes.all()
+            counts = count_pixels(train, rules, workers, enough)
+            check_classes(counts, names, train.where.replace("/images/", "/annotations/"))
+        if self.checkpoint is None:
+            found = count_pixels(val, rules, workers, lambda counts: counts.classes.any())
+            require_pixels(found.classes, val.where)
+        if args.class_weights is None:
+            return None
+        shown = names or [f"class {index}" for index in range(args.num_classes)]
+        pixels = counts.classes.tolist() if balanced else [1] * args.num_classes
+        return weigh_classes(args.class_weights, shown, pixels, sum(pixels), args.num_classes, "pixel")
 
     def _load_first_weights(self, model: nn.Module) -> None:
         args = self.args
@@ -178,7 +208,10 @@ class SegmentSession(Session):
         confusion = ConfusionMatrix(args.num_classes, args.ignore_index, self.device)
         evaluate(predict, loader, confusion.update)
         confusion.reduce()
-        confusion.require_pixels(self.val_set.source.where)
+        require_pixels(confusion.counts, self.val_set.source.where)
+        names = self.data["class_names"] or [f"class {index}" for index in range(args.num_classes)]
+        where = f"the validation of {args.model}, seed {args.seed}"
+        warn_if_collapsed(collapsed_class(confusion.counts.sum(0), confusion.counts.sum(1), names), where)
         return confusion.compute()
 
     def log_row(

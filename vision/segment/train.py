@@ -17,13 +17,13 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 
 from sot_base.errors import run_main
 from vision.cli.config_file import parse_args
-from vision.cli.device import leave_process_group
+from vision.cli.device import command_processes
 from vision.segment.options import train_parser
 from vision.segment.session import SegmentSession
 from vision.training.run import Result, train
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and train."""
     result = run(parse_args(train_parser(), argv))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.device import default_workers, init_device, leave_process_group, memory_format
+from vision.cli.device import command_processes, default_workers, init_device, memory_format
 from vision.cli.options import add_device_options, add_dry_run
 from vision.cli.run_files import write_json, write_rows
 from vision.data import BadImages, Loader
@@ -34,7 +34,7 @@ from vision.segment.dataset import PairSet, eval_loader, normalize
 from vision.segment.files import PairSource
 from vision.segment.inference import Inference, create_pixel_predict
 from vision.segment.load_trained import Segmenter, as_trained, load_segmenter
-from vision.segment.metrics import ConfusionMatrix
+from vision.segment.metrics import ConfusionMatrix, require_pixels
 from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
 
 __all__ = ["main", "validate", "validate_parser"]
@@ -56,7 +56,7 @@ def validate_parser() -> Parser:
     return parser
 
 
-@leave_process_group()
+@command_processes()
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line, validate and print."""
     validate(parse_args(validate_parser(), argv))
@@ -74,7 +74,7 @@ def validate(args: Namespace) -> dict[str, Any]:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
     trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
     inference = as_trained(args, trained, device)
-    dataset = PairSet(PairSource(args.data_dir, args.val_split), trained.rules)
+    dataset = PairSet(PairSource(args.data_dir, args.val_split, args.max_pixels), trained.rules)
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)
     loader = eval_loader(dataset, args.rank, args.world_size, workers, device, bad_images)
@@ -92,7 +92,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     images, bad = counts.tolist()
     if not images:
         raise UsageError(f"no image can be read: {dataset.source.where}; repair the files")
-    confusion.require_pixels(dataset.source.where)
+    require_pixels(confusion.counts, dataset.source.where)
     metrics = {**confusion.compute(), "images": images, "bad_images": bad}
     if args.rank == 0:
         _report(args, metrics, confusion, trained.class_names)

@@ -14,6 +14,7 @@ from vision.models.build import build_model
 from vision.models.weights.fit import classifier_names, fit_state_dict, square_grid
 from vision.models.weights.load import read_state_dict
 from vision.models.weights.published_names import convert_published, is_published
+from vision.models.weights.wrappers import unwrap_names
 from vision.segment.mmseg_names import from_mmseg, is_mmseg
 from vision.segment.model import UperNet
 
@@ -81,6 +82,8 @@ def _load_backbone(model: UperNet, state: dict[str, Tensor], where: str) -> list
     if family is not None and is_published(state, family):
         state = convert_published(state, family)
         grid = square_grid(state["pos_embed"].shape[1] - ("cls_token" in state)) if "pos_embed" in state else None
+    elif not _is_whole(state):
+        state = unwrap_names(state, backbone.state_dict().keys())
     unused = ("head.", "norm.", "fc_norm.", "attn_pool.", "head_dist.")
     unused += tuple(f"{name}." for name in classifier_names(backbone.pretrained_cfg))
     depth = len(backbone.blocks)
@@ -93,11 +96,14 @@ def _load_backbone(model: UperNet, state: dict[str, Tensor], where: str) -> list
     try:
         fitted = fit_state_dict(backbone, kept, source_grid=grid)
     except UsageError as error:
-        whole = is_mmseg(state) or any(name.startswith("encoder.backbone.") for name in state)
-        hint = " (it holds a whole UperNet: --initial-checkpoint takes it)" if whole else ""
+        hint = " (it holds a whole UperNet: --initial-checkpoint takes it)" if _is_whole(state) else ""
         raise UsageError(f"{where}{hint}: {error}") from error
     backbone.load_state_dict(fitted.tensors, strict=False)
     return [name for name in state if name not in kept]
+
+
+def _is_whole(state: Mapping[str, Tensor]) -> bool:
+    return is_mmseg(state) or any(name.startswith("encoder.backbone.") for name in state)
 
 
 def load_initial(model: UperNet, path: str) -> LoadReport:
@@ -110,7 +116,9 @@ def load_initial(model: UperNet, path: str) -> LoadReport:
     """
     state = read_state_dict(path, use_ema=False)
     try:
-        return load_mmseg(model, state) if is_mmseg(state) else load_fitting(model, state)
+        if is_mmseg(state):
+            return load_mmseg(model, state)
+        return load_fitting(model, unwrap_names(state, model.state_dict().keys()))
     except UsageError as error:
         raise UsageError(f"--initial-checkpoint {path}: {error}") from error
 

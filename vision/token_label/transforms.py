@@ -23,6 +23,7 @@ from torchvision import transforms
 from torchvision.transforms import functional as F
 
 from sot_base.errors import UsageError
+from vision.data.image_steps import LimitRatio
 
 __all__ = ["FollowTransform"]
 
@@ -146,6 +147,14 @@ def _center_crop(part: transforms.CenterCrop) -> _Step:
     return _Step(apply, frames=1)
 
 
+def _limit_ratio(part: LimitRatio) -> _Step:
+    def apply(placed: _Placed) -> _Placed:
+        left, top, *_ = part.box(*placed.image.size)
+        return placed.become(part(placed.image), _affine(1, 0, left, 0, 1, top))
+
+    return _Step(apply)
+
+
 def _crop_start(size: int, wanted: int) -> int:
     """Where torchvision's centre crop begins; below 0 it pads."""
     return -((wanted - size) // 2) if wanted > size else round((size - wanted) / 2.0)
@@ -215,7 +224,7 @@ _COLOUR_OPERATIONS = frozenset(
 )
 _COLOURS = (
     *(transforms.ColorJitter, transforms.RandomGrayscale, transforms.GaussianBlur, transforms.Normalize),
-    *(MaybePILToTensor, MaybeToTensor),
+    *(MaybePILToTensor, MaybeToTensor, transforms.Grayscale),
 )
 _FOLLOWED: tuple[tuple[Any, Callable[[Any], _Step]], ...] = (
     (_COLOURS, _colours),
@@ -223,6 +232,7 @@ _FOLLOWED: tuple[tuple[Any, Callable[[Any], _Step]], ...] = (
     ((transforms.Resize, ResizeKeepRatio), _resize),
     (RandomResizedCropAndInterpolation, _random_resized_crop),
     (transforms.CenterCrop, _center_crop),
+    (LimitRatio, _limit_ratio),
     ((transforms.RandomHorizontalFlip, transforms.RandomVerticalFlip), _flip),
     ((RandAugment, AutoAugment), _policy),
 )

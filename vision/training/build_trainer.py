@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator
 
 from sot_base.errors import UsageError
@@ -15,6 +16,9 @@ from vision.training.task import create_optimizer
 from vision.training.trainer import Trainer
 
 __all__ = ["build_trainer"]
+
+_logger = logging.getLogger(__name__)
+SLOW = 0.05  # share of the initial weights in the average at the end, beyond which a warning says so
 
 
 def build_trainer(session: Session) -> tuple[Trainer, Progress]:
@@ -66,8 +70,23 @@ def build_trainer(session: Session) -> tuple[Trainer, Progress]:
     updates_per_epoch = trainer.updates_per_epoch if session.unit == "epoch" else 1
     with _refusals_as_usage_errors():
         trainer.scheduler = create_schedule(optimizer, updates_per_epoch, **session.schedule())
-    trainer.scheduler.step_update(progress.updates)
+    trainer.scheduler.step_update(trainer.schedule_position(progress))
+    if options.model_ema and not options.model_ema_warmup:
+        _warn_of_slow_average(trainer)
     return trainer, progress
+
+
+def _warn_of_slow_average(trainer: Trainer) -> None:
+    """Say how much of the initial weights the averaged ones still hold at the end of the run."""
+    options = trainer.options
+    updates = trainer.updates_per_epoch * trainer.session.num_epochs
+    updates = min(updates, options.max_steps or updates)
+    share = options.model_ema_decay**updates
+    if share > SLOW:
+        _logger.warning(
+            f"the averaged weights are {share:.0%} initial weights after the {updates} updates of this run: "
+            f"--model-ema-decay {options.model_ema_decay:g}; add --model-ema-warmup, or lower it"
+        )
 
 
 @contextlib.contextmanager

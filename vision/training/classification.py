@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-import torch
+import numpy as np
 from timm.data.random_erasing import RandomErasing
 from timm.loss import create_classification_loss
 from torch import Tensor, nn
@@ -27,85 +27,19 @@ from vision.data import (
 )
 from vision.evaluation.dry_run import dry_run
 from vision.evaluation.evaluate import create_predict, evaluate
-from vision.evaluation.metrics import ClassEvaluator
+from vision.evaluation.metrics import ClassEvaluator, warn_if_collapsed
+from vision.evaluation.multi_label import MultiLabelEvaluator
 from vision.models.build import build_model, check_image_size, model_recipe, resolve_images, saved_recipe
-from vision.models.dense_mixin import DenseOutput
 from vision.models.weights.load import load_initial
+from vision.training.class_weights import WeightedCrossEntropy, weigh_classes
+from vision.training.head_task import HeadTask, Mixup
 from vision.training.progress import Progress
 from vision.training.resume import require_same
 from vision.training.schedule import epoch_schedule
 from vision.training.seeding import seed_run
 from vision.training.session import Session
-from vision.training.task import Task, head_modules
 
-__all__ = ["ClassificationSession", "HeadTask"]
-
-Mixup = Callable[[Tensor, Any], tuple[Tensor, Any]]
-
-
-class HeadTask(Task):
-    """The task of a classifier with the second-order head, or any other.
-
-    - The loss of a model that returns two logits in training (``sum_loss``) is the sum of their losses.
-    - With a frozen backbone only the head is trained; the rest stays in evaluation mode, statistics included.
-
-    Args:
-        model: The model.
-        criterion: The loss of logits and targets.
-        device: Where the model is.
-        freeze_backbone: Whether to train the head alone.
-        erase: Random erasing of a batch of images.
-        mixup: From images and targets to mixed ones.
-        mixup_off_epoch: The epoch from which on nothing is mixed; 0: none.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        criterion: nn.Module,
-        device: torch.device,
-        freeze_backbone: bool = False,
-        erase: Callable[[Tensor], Tensor] | None = None,
-        mixup: Mixup | None = None,
-        mixup_off_epoch: int = 0,
-    ) -> None:
-        super().__init__(model, criterion, device)
-        self.erase, self.mixup, self.mixup_off_epoch = erase, mixup, mixup_off_epoch
-        self._frozen: list[nn.Module] = []
-        if freeze_backbone:
-            head = {module for part in head_modules(model) for module in part.modules()}
-            trained = {parameter for module in head for parameter in module.parameters()}
-            self._frozen = [module for module in model.modules() if module not in head]
-            for parameter in model.parameters():
-                parameter.requires_grad_(parameter.requires_grad and parameter in trained)
-
-    def train(self, mode: bool = True) -> HeadTask:
-        super().train(mode)
-        for module in self._frozen:
-            module.training = False
-        return self
-
-    def start_epoch(self, epoch: int) -> None:
-        if self.mixup is not None and self.mixup_off_epoch:
-            self.mixup.mixup_enabled = epoch < self.mixup_off_epoch
-
-    def make_targets(self, targets: Any) -> Any:
-        """Turn what the loader yields beside the images into targets."""
-        return targets
-
-    def prepare(self, images: Tensor, targets: Any) -> tuple[Tensor, Any]:
-        if self.erase is not None:
-            images = self.erase(images)
-        targets = self.make_targets(targets)
-        return (images, targets) if self.mixup is None else self.mixup(images, targets)
-
-    def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
-        outputs = self.trainable_module(input)
-        if isinstance(outputs, DenseOutput):
-            raise TypeError("logits of patches need labels: train with TokenLabelTask")
-        if isinstance(outputs, Tensor):
-            outputs = (outputs,)
-        return {"loss": sum(self.criterion(output.float(), target) for output in outputs), "output": sum(outputs)}
+__all__ = ["ClassificationSession"]
 
 
 class ClassificationSession(Session):
@@ -118,6 +52,7 @@ class ClassificationSession(Session):
         train_set: Training images.
         val_set: Validation images.
         class_names: Classes in the order of the model's outputs, made from the training images.
+        class_weights: (K,) what each of them counts in the loss; None: the same.
         recipe: What the model is built from, see `vision.models.build.build_model`.
         data_config: timm's description of the model's input images.
 
@@ -125,7 +60,10 @@ class ClassificationSession(Session):
         UsageError: for anything in the options, the data or a checkpoint that does not fit.
     """
 
-    metric = "top1"
+    metric, title = "top1", "top-1"
+    min_classes: ClassVar[int] = 2
+    multi_label: ClassVar[bool] = False
+    plain_loss = staticmethod(cross_entropy)
 
     def __init__(self, args: Namespace) -> None:
         device = init_device(args)
@@ -146,23 +84,36 @@ class ClassificationSession(Session):
         self.place_model(model)
 
     def _open_data(self, args: Namespace) -> None:
-        train, val = (
-            open_source(args.data_dir, split, args.dataset, args.download)
-            for split in (args.train_split, args.val_split)
-        )
+        train, val = (self.open_split(args, split) for split in (args.train_split, args.val_split))
         names = train.class_names
-        if len(names) < 2:
+        if len(names) < self.min_classes:
             raise UsageError(f"only one class, {names[0]}: {train.where}; expected a folder for each class in it")
         val_index = match_classes(val.class_names, names, val.where)
         if args.num_classes is not None and args.num_classes < len(names):
             raise UsageError(f"--num-classes {args.num_classes} is too small: {train.where} has {len(names)} classes")
         unused = [f"unused_{index}" for index in range(len(names), args.num_classes or 0)]
         self.class_names = [*names, *unused]
-        self.train_set, self.val_set = self.create_train_set(train, args), ImageSet(val, class_index=val_index)
+        self.train_set, self.val_set = self.create_train_set(train, args), self.create_val_set(val, val_index)
+        self.class_weights = None
+        if args.class_weights is not None:
+            self.class_weights = self.weigh_classes(args.class_weights, train)
+
+    def open_split(self, args: Namespace, split: str) -> Source:
+        """The images of a split."""
+        return open_source(args.data_dir, split, args.dataset, args.download, args.max_pixels)
 
     def create_train_set(self, source: Source, args: Namespace) -> ImageSet:
         """The training images."""
         return ImageSet(source)
+
+    def create_val_set(self, source: Source, class_index: np.ndarray) -> ImageSet:
+        """The validation images; ``class_index`` are the model's indices of their classes."""
+        return ImageSet(source, class_index=class_index)
+
+    def weigh_classes(self, option: str, source: Source) -> Tensor:
+        """What each of the model's outputs counts in the loss."""
+        counts = np.bincount(source.targets, minlength=len(source.class_names)).tolist()
+        return weigh_classes(option, source.class_names, counts, len(source.targets), len(self.class_names))
 
     def create_recipe(self, args: Namespace) -> dict[str, Any]:
         """What the options say of the model; of its head, the given fields alone."""
@@ -180,6 +131,7 @@ class ClassificationSession(Session):
             pairs.append((key, *(kwargs.get(key, "its default") for kwargs in (recipe["kwargs"], saved["kwargs"]))))
         pairs += [(f"head {key}", value, saved["head"].get(key)) for key, value in recipe["head"].items()]
         pairs += [("classes", self.class_names, self.checkpoint["class_names"])]
+        pairs += [("multi_label", self.multi_label, self.checkpoint.get("multi_label", False))]
         for key in ("opt", "layer_decay"):
             given = getattr(self.args, key)
             pairs.append((key, given, options.get(key, given)))
@@ -208,8 +160,13 @@ class ClassificationSession(Session):
         return self.args.mixup > 0 or self.args.cutmix > 0 or self.args.cutmix_minmax is not None
 
     def create_task(self) -> HeadTask:
-        criterion = create_classification_loss(smoothing=self.args.smoothing, soft_targets=self.mixing)
-        return HeadTask(self.model, criterion, self.device, **self.task_options())
+        return HeadTask(self.model, self.create_criterion(), self.device, **self.task_options())
+
+    def create_criterion(self) -> nn.Module:
+        """The loss of logits and targets."""
+        if self.class_weights is not None:
+            return WeightedCrossEntropy(self.class_weights, self.args.smoothing).to(self.device)
+        return create_classification_loss(smoothing=self.args.smoothing, soft_targets=self.mixing)
 
     def task_options(self) -> dict[str, Any]:
         """The arguments of `HeadTask` but for model, loss and device."""
@@ -262,9 +219,21 @@ class ClassificationSession(Session):
         return epoch_schedule(self.args)
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        evaluator = ClassEvaluator(self.recipe["num_classes"], self.device)
+        evaluator = self.create_evaluator()
         evaluate(create_predict(model, self.autocast, self.memory_format), loader, evaluator.update)
-        return evaluator.compute(distributed=self.args.distributed)
+        metrics = evaluator.compute(distributed=self.args.distributed)
+        head = self.recipe["head"]
+        kind = f"head {head['fusion']}, {head['pooling']}" if head else "its own head"
+        where = f"the validation of {self.args.model}, {kind}, seed {self.args.seed}"
+        warn_if_collapsed(evaluator.collapsed(self.class_names), where)
+        return metrics
+
+    def create_evaluator(self) -> ClassEvaluator | MultiLabelEvaluator:
+        """What counts the predictions of an evaluation."""
+        return ClassEvaluator(self.recipe["num_classes"], self.device)
+
+    def column(self, ema: bool = False) -> str:
+        return f"eval_{'ema_' if ema else ''}{self.metric}"
 
     def log_row(
         self, progress: Progress, train: Mapping[str, float], metrics: Mapping[str, float], lr: float
@@ -277,7 +246,10 @@ class ClassificationSession(Session):
         """What follows from the options, in plain values, for a dry run."""
         return {"world_size": self.args.world_size, "data_config": self.data_config, "recipe": self.recipe}
 
+    def plain_train_set(self) -> ImageSet:
+        """The training images with the data's classes alone."""
+        return ImageSet(self.train_set.source)
+
     def dry_run(self) -> None:
-        images = ImageSet(self.train_set.source)  # without label maps
-        batch = next(iter(create_eval_loader(images, self.data_config, 8, device=self.device)))
-        dry_run(self.args, self.facts(), batch, create_predict(self.model, self.autocast), cross_entropy)
+        batch = next(iter(create_eval_loader(self.plain_train_set(), self.data_config, 8, device=self.device)))
+        dry_run(self.args, self.facts(), batch, create_predict(self.model, self.autocast), self.plain_loss)

@@ -87,7 +87,7 @@ def _summarize(trainer: Trainer, progress: Progress) -> dict[str, float]:
     whole_epoch = trainer.session.unit == "epoch" and trainer.completed(progress)  # a few steps may all be skipped
     if whole_epoch and progress.skipped == trainer.updates_per_epoch:
         raise NonFiniteError(
-            f"every update was skipped: {trainer.place(progress)}, lr {trainer.lr:.1e}, gradients overflow float16; "
+            f"every update was skipped: {trainer.place_and_rate(progress)}, gradients overflow float16; "
             "use --amp-dtype bfloat16 or a lower --lr"
         )
     images = max(1, images)
@@ -141,8 +141,15 @@ def _not_finite(trainer: Trainer, progress: Progress, images: Tensor, value: flo
     with trainer.session.autocast():
         culprit = find_culprit(trainer.model, images)
     return NonFiniteError(
-        f"the loss is {value}: {trainer.place(progress)}, lr {trainer.lr:.3e}, first in {culprit}; "
+        f"the loss is {value}: {trainer.place_and_rate(progress)}, first in {culprit}; "
         f"lower --lr, lengthen --warmup-{trainer.session.unit}s or set --clip-grad"
+    )
+
+
+def _overflow(trainer: Trainer, progress: Progress) -> NonFiniteError:
+    first = next(name for name, parameter in trainer.model.named_parameters() if parameter.grad is not None)
+    return NonFiniteError(
+        f"the update of the weight {first} overflows: {trainer.place_and_rate(progress)}; lower --lr or set --clip-grad"
     )
 
 
@@ -154,10 +161,15 @@ def _update(trainer: Trainer, progress: Progress, learn: bool) -> None:
         if options.clip_grad is not None:
             dispatch_clip_grad(trainer.task.get_clip_parameters(), options.clip_grad, mode=options.clip_mode)
         scale = scaler.get_scale()
-        scaler.step(trainer.optimizer)
+        try:
+            scaler.step(trainer.optimizer)
+        except (RuntimeError, OverflowError) as error:
+            if "overflow" not in str(error) and not isinstance(error, OverflowError):
+                raise
+            raise _overflow(trainer, progress) from error
         scaler.update()
         progress.skipped += int(scaler.get_scale() < scale)
         trainer.optimizer.zero_grad()
     progress.updates += 1
-    trainer.scheduler.step_update(progress.updates)
+    trainer.scheduler.step_update(trainer.schedule_position(progress))
     trainer.task.update_ema(step=progress.updates)

@@ -31,6 +31,8 @@ class Progress:
         bad_images: Images of this process in this epoch that could not be read.
         skipped: Updates of this epoch that mixed precision skipped.
         history: The rows of the log: the numbers of each evaluation.
+        best: The best evaluation so far; None before the first one.
+        stale: Evaluations since then.
     """
 
     epoch: Count = 0
@@ -42,6 +44,8 @@ class Progress:
     bad_images: Count = 0
     part_sums: dict[str, float] = dataclasses.field(default_factory=dict)
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    best: float | None = None
+    stale: Count = 0
 
     @classmethod
     def from_saved(cls, values: Any, where: str) -> Progress:
@@ -56,6 +60,11 @@ class Progress:
         """
         mend = "the checkpoint is damaged, or not of this version: resume from another one"
         return of_type(values, cls, f"progress of {where}", mend)
+
+    def note_evaluation(self, value: float) -> None:
+        """Count how long the metric has not been better."""
+        better = self.best is None or value > self.best
+        self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
 
     def next_epoch(self) -> None:
         """Start the next epoch."""

@@ -6,17 +6,15 @@ Why a resumed run is the same:
   the progress (epoch, step, updates, the sums of the epoch's losses, the rows of the log);
 - no random state has to be restored: every random number is a function of the seed and of the place in the run
   (`vision.training.seeding`), and the sampler starts an epoch at any position;
-- the learning rate is a function of the number of updates (`vision.training.schedule`);
+- the learning rate is a function of the place in the run, of which batches may change (`vision.training.schedule`);
 - a checkpoint is written between two updates, whole or not at all (`vision.training.saver`);
 - model, data and batch must be the same; only what cannot change the past may differ, such as the learning rate.
 """
 
 from __future__ import annotations
 
-import os
-from argparse import Namespace
+import inspect
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,35 +22,10 @@ from timm.models import clean_state_dict
 
 from sot_base.errors import UsageError
 from sot_base.optimizer_state import check_optimizer_state
-from vision.cli.run_files import run_name
 from vision.models.weights.load import load_state
-from vision.models.weights.read import read_checkpoint
 from vision.training.task import Task
 
-__all__ = ["find_latest", "find_resume", "require_same", "restore"]
-
-_GIVEN = ("lr", "lr_scale", "weight_decay")  # of the optimizer's groups: what the options say, not the checkpoint
-
-
-def find_resume(args: Namespace) -> Path | None:
-    """The checkpoint file that ``--resume`` names; without a path, the latest one in the folder of the run."""
-    if args.resume == "auto":
-        return find_latest(Path(args.output) / (args.experiment or run_name(args)))
-    return Path(args.resume) if args.resume else None
-
-
-def find_latest(folder: str | os.PathLike[str]) -> Path:
-    """The checkpoint in a run's folder that has seen the most updates; of the files only the plain values are read.
-
-    Raises:
-        UsageError: if there is none.
-    """
-    files = [*Path(folder).glob("last.pth.tar"), *Path(folder).glob("recovery-*.pth.tar")]
-    if not files:
-        raise UsageError(f"nothing to resume: no checkpoint in {Path(folder).resolve()}; leave out --resume")
-    if len(files) == 1:
-        return files[0]
-    return max(files, key=lambda file: read_checkpoint(file, plain_values=True).get("progress", {}).get("updates", 0))
+__all__ = ["require_same", "restore"]
 
 
 def require_same(pairs: Iterable[tuple[str, Any, Any]]) -> None:
@@ -84,7 +57,7 @@ def _short(value: Any) -> str:
 def restore(
     checkpoint: Mapping[str, Any], task: Task, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> None:
-    """Load what training changes from a checkpoint; learning rate and weight decay stay those of the options.
+    """Load what training changes from a checkpoint; the optimizer's settings stay those of the options.
 
     Args:
         checkpoint: The content of the file.
@@ -106,17 +79,45 @@ def restore(
             raise UsageError(
                 f"--resume: the averaged weights do not fit the model ({reason}); give its options"
             ) from error
-    given = [{name: group[name] for name in _GIVEN if name in group} for group in optimizer.param_groups]
-    try:
-        check_optimizer_state(optimizer.param_groups, checkpoint["optimizer"])
-        optimizer.load_state_dict(checkpoint["optimizer"])
-    except Exception as error:  # torch and timm meet almost any in a state that is none
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"--resume: the checkpoint has another optimizer ({reason}); give the same options") from error
-    for group, values in zip(optimizer.param_groups, given, strict=True):
-        group.update(values, initial_lr=values["lr"])
+    _restore_optimizer(optimizer, checkpoint["optimizer"])
     if checkpoint.get("amp_scaler"):  # empty without a scaler
         try:
             scaler.load_state_dict(checkpoint["amp_scaler"])
         except (KeyError, RuntimeError, TypeError) as error:
             raise UsageError(f"--resume: the checkpoint has no whole loss scaler ({error}); leave out --amp") from error
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load an optimizer's state; its settings, such as learning rate, momentum and betas, are those of the options."""
+    settings = _settings(optimizer) | {"lr_scale"}
+    given = [{name: value for name, value in group.items() if name in settings} for group in optimizer.param_groups]
+    try:
+        check_optimizer_state(optimizer.param_groups, saved)
+        _check_switches(optimizer, saved)
+        optimizer.load_state_dict(saved)
+    except Exception as error:  # torch and timm meet almost any in a state that is none
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"--resume: the checkpoint has another optimizer ({reason}); give the same options") from error
+    for group, values in zip(optimizer.param_groups, given, strict=True):
+        group.update(values, initial_lr=values["lr"])
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> set[str]:
+    """The names of an optimizer's arguments; other values of a group are state, such as a number of steps."""
+    wrapped = getattr(optimizer, "_base_optimizer", optimizer)  # timm's Lookahead
+    return {name for kind in (type(optimizer), type(wrapped)) for name in inspect.signature(kind).parameters} - {
+        "params"
+    }
+
+
+def _check_switches(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Make sure that settings which decide what an optimizer keeps of its parameters are the same.
+
+    Raises:
+        ValueError: naming one that is not.
+    """
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for name in own.keys() & saved.keys():
+            switched = isinstance(own[name], bool) and own[name] is not saved[name]
+            if switched or (name == "momentum" and bool(own[name]) != bool(saved[name])):
+                raise ValueError(f"{name} is {str(saved[name])[:60]}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -17,12 +19,14 @@ from vision.cli.run_files import read_rows
 from vision.data import BadImages
 from vision.models.weights.read import read_checkpoint
 from vision.training.batch_norm import synchronize_batch_norm
+from vision.training.find_run import find_resume
 from vision.training.progress import Progress
-from vision.training.resume import find_resume
 from vision.training.saver import Saver
 from vision.training.task import Task
 
 __all__ = ["Session"]
+
+_logger = logging.getLogger(__name__)
 
 _DEFAULTS = {  # of options that some commands lack
     "cooldown_epochs": 0,
@@ -35,7 +39,22 @@ _DEFAULTS = {  # of options that some commands lack
     "sync_bn": True,
     "checkpoint_hist": 1,
     "tensorboard": False,
+    "patience": None,
 }
+
+
+def _read_first(files: Sequence[Path]) -> tuple[Path | None, dict[str, Any] | None]:
+    """The first checkpoint that is whole; a warning names those that are not.
+
+    Raises:
+        UsageError: if the last one is not whole either.
+    """
+    for file in files[:-1]:
+        try:
+            return file, read_checkpoint(file)
+        except UsageError as error:
+            _logger.warning(f"not resumed from: {error}")
+    return (files[-1], read_checkpoint(files[-1])) if files else (None, None)
 
 
 class Session(ABC):
@@ -68,8 +87,7 @@ class Session(ABC):
     def __init__(self, args: Namespace, device: torch.device) -> None:
         self.args, self.device = args, device
         self.options = Namespace(**{**_DEFAULTS, **vars(args)})
-        self.resumed = find_resume(args)
-        self.checkpoint = None if self.resumed is None else read_checkpoint(self.resumed)
+        self.resumed, self.checkpoint = _read_first(find_resume(args))
         self.autocast, self.scaler = mixed_precision(device, args.amp, args.amp_dtype)
         self.memory_format = memory_format(args.channels_last)
 
@@ -93,7 +111,19 @@ class Session(ABC):
 
     def describe(self) -> dict[str, Any]:
         """The entries of a checkpoint that say what the model is and how it is trained, in plain values."""
-        return {"options": plain_options(self.args), "images_per_step": self.images_per_step}
+        path = self.args.data_dir
+        place = {} if path is None else {"data_path": str(Path(path).resolve())}
+        return {"options": plain_options(self.args), **place, "images_per_step": self.images_per_step}
+
+    def column(self, ema: bool = False) -> str:
+        """The name of the metric in the rows of the log, of the averaged weights or of the raw ones."""
+        return self.metric
+
+    def score(self, metrics: Mapping[str, float]) -> tuple[float, str]:
+        """How good an evaluation is, by the better of raw and averaged weights, and which these are: raw, ema."""
+        values = {name: metrics.get(f"{lead}{self.metric}") for name, lead in (("ema", "ema_"), ("raw", ""))}
+        best = max((name for name in values if values[name] is not None), key=lambda name: values[name])
+        return values[best], best
 
     @property
     @abstractmethod
@@ -143,7 +173,13 @@ class Session(ABC):
         except (KeyError, TypeError, ValueError):
             where = f"{self.resumed} or summary.csv beside it"
             raise UsageError(f"a row of the log without its epoch: {where}; resume from another checkpoint") from None
-        images = self.checkpoint["images_per_step"]
+        images, accumulated = self.checkpoint["images_per_step"], self.options.grad_accum_steps
+        before = self.checkpoint["options"].get("grad_accum_steps", accumulated)
+        if progress.step and before != accumulated:
+            raise UsageError(
+                f"--resume in the middle of an epoch needs the same batches an update, {before}, not {accumulated}: "
+                "--grad-accum-steps; or resume from the end of an epoch"
+            )
         if progress.step and images != self.images_per_step:
             raise UsageError(
                 f"--resume in the middle of an epoch needs the same images a step, {images}, not "

@@ -18,13 +18,16 @@ __all__ = ["TokenLabelLoss", "soft_cross_entropy"]
 AGREED, DISAGREED = 0.5, 0.9  # share of the label map in the image's label, as published
 
 
-def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+def soft_cross_entropy(logits: Tensor, target: Tensor, class_weights: Tensor | None = None) -> Tensor:
     """Mean cross entropy of soft targets.
 
     Args:
         logits: (..., K).
         target: Probabilities, of the same shape.
+        class_weights: (K,) what each class counts; None: the same.
     """
+    if class_weights is not None:
+        target = target * class_weights
     return -(target * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
 
 
@@ -40,6 +43,7 @@ class TokenLabelLoss(nn.Module):
         cls_weight: Weight of the image's loss (>= 0); 0 leaves it out.
         ground_truth: Mix the data set's class into the image's label: half of it where both name the same class, else
             a tenth. As published; that the truth counts less where the label map contradicts it is no misprint here.
+        class_weights: (K,) what each class counts, in images and patches; None: the same.
 
     Shape:
         A `DenseOutput` of (B, K) and (B, N, K), or logits (B, K), with a `TokenLabelTarget`, or with probabilities
@@ -49,11 +53,18 @@ class TokenLabelLoss(nn.Module):
         ValueError: for a negative weight; in forward, for targets of other classes or another grid than the logits.
     """
 
-    def __init__(self, dense_weight: float = 0.5, cls_weight: float = 1.0, ground_truth: bool = False) -> None:
+    def __init__(
+        self,
+        dense_weight: float = 0.5,
+        cls_weight: float = 1.0,
+        ground_truth: bool = False,
+        class_weights: Tensor | None = None,
+    ) -> None:
         super().__init__()
         if dense_weight < 0 or cls_weight < 0:
             raise ValueError(f"weights of losses must not be negative, got {dense_weight} and {cls_weight}")
         self.dense_weight, self.cls_weight, self.ground_truth = dense_weight, cls_weight, ground_truth
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, output: DenseOutput | Tensor | tuple[Tensor, ...], target: TokenLabelTarget | Tensor) -> Tensor:
         return self.weighted(self.parts(output, target))
@@ -73,9 +84,9 @@ class TokenLabelLoss(nn.Module):
             label = self._image_label(target)
             if isinstance(output, DenseOutput):
                 label = _mix_by_area(label, output)
-            losses["class"] = sum(soft_cross_entropy(part, label) for part in parts)
+            losses["class"] = sum(soft_cross_entropy(part, label, self.class_weights) for part in parts)
         if self.dense_weight and dense is not None:
-            losses["dense"] = soft_cross_entropy(dense, target.tokens)
+            losses["dense"] = soft_cross_entropy(dense, target.tokens, self.class_weights)
         return losses
 
     def weighted(self, losses: Mapping[str, Tensor]) -> Tensor:

@@ -20,7 +20,8 @@ from vision.token_label.dataset import TokenLabelBatch, TokenLabelSet
 from vision.token_label.mixup import TokenLabelMixup
 from vision.token_label.read_maps import open_label_maps
 from vision.token_label.targets import TokenLabelTarget
-from vision.training.classification import ClassificationSession, HeadTask, Mixup
+from vision.training.classification import ClassificationSession
+from vision.training.head_task import HeadTask, Mixup
 from vision.training.token_label_loss import TokenLabelLoss
 
 __all__ = ["TokenLabelSession", "TokenLabelTask"]
@@ -124,7 +125,8 @@ class TokenLabelSession(ClassificationSession):
 
     def create_task(self) -> TokenLabelTask:
         args = self.args
-        criterion = TokenLabelLoss(args.dense_weight, args.cls_weight, args.ground_truth)
+        criterion = TokenLabelLoss(args.dense_weight, args.cls_weight, args.ground_truth, self.class_weights)
+        criterion = criterion.to(self.device)
         classes = self.recipe["num_classes"]
         return TokenLabelTask(
             self.model, criterion, self.device, self.grid, classes, args.smoothing, **self.task_options()

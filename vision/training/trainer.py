@@ -91,7 +91,17 @@ class Trainer:
         """Whether the requested number of updates is done."""
         return self.options.max_steps is not None and progress.updates >= self.options.max_steps
 
+    def schedule_position(self, progress: Progress) -> int:
+        """The update of the schedule, which has as many an epoch as this run's batches make, whatever it was before."""
+        if self.session.unit == "step":
+            return progress.updates
+        return progress.epoch * self.updates_per_epoch + -(-progress.step // self.options.grad_accum_steps)
+
     def place(self, progress: Progress) -> str:
         """Where the run stands, in words for messages."""
         in_steps = self.session.unit == "step"
         return f"step {progress.updates}" if in_steps else f"epoch {progress.epoch}, step {progress.step}"
+
+    def place_and_rate(self, progress: Progress) -> str:
+        """Where the run stands, and the learning rate there."""
+        return f"{self.place(progress)}, lr {self.lr:.3e}"

@@ -128,3 +128,64 @@ def test_no_other_program_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "system", None)
     with pytest.raises(ImageError, match="it is no image"):
         read_image(eps, "picture.png")
+
+
+def test_the_limit_of_pixels():
+    data = encode(Image.effect_noise((20, 10), 50))
+    with pytest.raises(ImageError, match=r"\(20x10 pixels, more than 199; see --max-pixels\)"):
+        read_image(data, "x", max_pixels=199)
+    assert read_image(data, "x", max_pixels=200).size == (20, 10)
+    assert read_image(data, "x", max_pixels=0).size == (20, 10)
+
+
+def test_a_limit_above_pillows_own(monkeypatch):
+    """Pillow refuses images of more than twice its limit: the option goes first, and Pillow's stays for others."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
+    assert read_image(encode(Image.effect_noise((20, 10), 50)), "x").size == (20, 10)
+    assert Image.MAX_IMAGE_PIXELS == 50
+
+
+@pytest.mark.parametrize("mode", ["I;16", "F", "F up to 3", "RGBA", "P", "1", "RGB"])
+def test_large_images_are_converted_in_bands(mode, monkeypatch):
+    """The bands are those of a small image here: all modes give what the whole gives."""
+    generator = np.random.default_rng(0)
+    bytes_ = generator.integers(0, 256, (50, 40, 4), dtype=np.uint8)
+    floats = generator.random((50, 40), dtype=np.float32) * np.linspace(0.1, 1, 50, dtype=np.float32)[:, None]
+    image = {
+        "I;16": Image.fromarray(bytes_[..., 0].astype(np.uint16) * 257),
+        "F": Image.fromarray(floats),
+        "F up to 3": Image.fromarray(floats * 3),
+        "P": Image.fromarray(bytes_[..., 0]).convert("P"),
+    }.get(mode) or Image.fromarray(bytes_, "RGBA").convert(mode)
+    if mode == "P":
+        image.info["transparency"] = 3
+    whole = to_rgb(image)
+    monkeypatch.setattr("vision.data.images._BAND", 70)
+    assert to_rgb(image).tobytes() == whole.tobytes()
+
+
+UPRIGHT = Image.fromarray(np.random.default_rng(1).integers(0, 256, (6, 9, 3), dtype=np.uint8))
+STORED = {  # what a camera stores for each orientation tag
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@pytest.mark.parametrize("tag", STORED)
+@pytest.mark.parametrize("kind", ["png", "tiff", "webp"])
+def test_images_are_read_as_they_look(tag, kind):
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    lossless = {"lossless": True} if kind == "webp" else {}
+    data = encode(UPRIGHT.transpose(STORED[tag]), kind, exif=exif, **lossless)
+    assert read_image(data, "x").tobytes() == UPRIGHT.tobytes()
+
+
+def test_a_damaged_tag_says_nothing():
+    data = encode(UPRIGHT, "png", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert read_image(data, "x").tobytes() == UPRIGHT.tobytes()

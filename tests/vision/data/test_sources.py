@@ -11,7 +11,7 @@ from sot_base.errors import UsageError
 from tests.vision.conftest import CLASSES, make_image, make_split
 from vision.data import match_classes, names_for_model, open_source
 from vision.data.classes import describe, imagenet_a_names, imagenet_names, natural_order
-from vision.data.files import TarTree
+from vision.data.tar_tree import TarTree
 
 
 def pixels(source):

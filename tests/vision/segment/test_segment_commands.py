@@ -74,7 +74,7 @@ def test_validation_leaves_out_bad_images(shapes, trained, tmp_path, capsys):
     root = shutil.copytree(shapes, tmp_path / "set")
     (root / "annotations" / "validation" / "0.png").write_bytes(b"text")
     words = [root, "--checkpoint", trained / "last.pth.tar"]
-    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation is no image\)"):
+    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation: it is no image\)"):
         check(words, capsys)
     metrics, out = check([*words, "--bad-images", "skip"], capsys)
     assert (metrics["images"], metrics["bad_images"]) == (1, 1)

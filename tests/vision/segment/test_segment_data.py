@@ -61,9 +61,9 @@ class TestAnnotations:
             (png(values[:1]), (2, 3), "the annotation is 3x1 pixels, its image 3x2"),
             (png(np.full((2, 3), 5, np.uint8)), (2, 3), "the annotation has the value 5, the classes are 1 to 4"),
             (png(values, "RGB"), (2, 3), r"colours \(RGB\) instead of one channel"),
-            (b"", (2, 3), "the annotation is empty"),
-            (b"text", (2, 3), "the annotation is no image"),
-            (png(values)[:-30], (2, 3), "the annotation is no image"),
+            (b"", (2, 3), "the annotation: the file is empty"),
+            (b"text", (2, 3), "the annotation: it is no image"),
+            (png(values)[:-30], (2, 3), "the annotation: .*runcated"),
         ],
         ids=["size", "value", "colours", "empty", "text", "cut"],
     )

@@ -7,7 +7,7 @@ import torch
 
 from sot_base.errors import UsageError
 from tests.vision.conftest import assert_same_state, load, rows, weights
-from vision.training.resume import find_latest
+from vision.training.find_run import find_checkpoints
 
 COMMON = ("--epochs", 2, "-b", 4)
 
@@ -33,25 +33,36 @@ class TestTheLatestCheckpoint:
     def test_it_has_seen_the_most_updates(self, tmp_path, loaded):
         save(tmp_path, "last", 8)
         save(tmp_path, "model_best", 99)
-        assert find_latest(tmp_path).name == "last.pth.tar"
+        assert [file.name for file in find_checkpoints(tmp_path)] == ["last.pth.tar"]
         assert loaded == []  # there is no choice
         save(tmp_path, "recovery-1-9", 9)
         save(tmp_path, "recovery-0-7", 7)
-        assert find_latest(tmp_path).name == "recovery-1-9.pth.tar"
+        newest = ["recovery-1-9.pth.tar", "last.pth.tar", "recovery-0-7.pth.tar"]
+        assert [file.name for file in find_checkpoints(tmp_path)] == newest
         assert len(loaded) == 3
         assert all(mapped for _, mapped in loaded)
 
     def test_the_weights_of_one_file_are_read_once(self, images, train, loaded):
-        folder = train(images, *COMMON, "--checkpoint-steps", 3)
-        assert len(list(folder.glob("recovery-*"))) == 2
+        folder = train(images, *COMMON)
+        save(folder, "recovery-0-1", 1)
         loaded.clear()
         train(images, "--epochs", 3, "-b", 4, "--resume")
         assert [name for name, mapped in loaded if not mapped] == ["last.pth.tar"]
-        assert len(loaded) == 1 + 3
+        assert len(loaded) == 1 + 2
 
-    def test_there_is_none(self, tmp_path):
-        with pytest.raises(UsageError, match=r"nothing to resume: no checkpoint in .*; leave out --resume"):
-            find_latest(tmp_path)
+    def test_there_is_none(self, images, train):
+        with pytest.raises(UsageError, match=r"nothing to resume: no checkpoint in .*runs/run; leave out --resume"):
+            train(images, "--resume")
+
+    def test_one_that_is_damaged_is_left_out(self, tmp_path, caplog):
+        save(tmp_path, "last", 8)
+        save(tmp_path, "recovery-1-9", 9)
+        (tmp_path / "recovery-1-9.pth.tar").write_bytes((tmp_path / "recovery-1-9.pth.tar").read_bytes()[:100])
+        assert [file.name for file in find_checkpoints(tmp_path)] == ["last.pth.tar"]
+        assert "recovery-1-9.pth.tar" in caplog.text
+        (tmp_path / "last.pth.tar").write_bytes(b"text")
+        with pytest.raises(UsageError, match=r"last\.pth\.tar"):
+            find_checkpoints(tmp_path)
 
 
 class TestOptions:

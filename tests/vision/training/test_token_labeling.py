@@ -23,7 +23,7 @@ from vision.token_label.mixup import TokenLabelMixup
 from vision.token_label.read_maps import LabelMap
 from vision.token_label.write_maps import write_label_maps
 from vision.training.build_trainer import build_trainer
-from vision.training.classification import HeadTask
+from vision.training.head_task import HeadTask
 
 SIZES = ("depth=2", "embed_dim=32", "num_heads=2", "stem_width=8", "patch_size=8")
 TINY = ("--model", "lvvit_t", "--img-size", "32", "--model-kwargs", *SIZES, "--device", "cpu", "-j", "0")

@@ -15,7 +15,8 @@ from sot_base.errors import UsageError
 from vision.models.head_mixin import HeadMixin
 from vision.models.weights.fit import classifier_names, fit_state_dict, load_fitted, resample_positions, square_grid
 from vision.models.weights.published_names import FAMILIES, convert_published, is_published, is_so_vit
-from vision.models.weights.read import read_checkpoint
+from vision.models.weights.read import WEIGHTS, read_checkpoint
+from vision.models.weights.wrappers import unwrap_names
 
 __all__ = [
     "checkpoint_filter_fn",
@@ -38,7 +39,7 @@ def choose_weights(checkpoint: Mapping[str, Any], weights: str = "auto") -> tupl
 
     Args:
         checkpoint: As returned by `read_checkpoint`.
-        weights: ``ema``, ``raw``, or ``auto``: the averaged weights where there are any.
+        weights: ``ema``, ``raw``, or ``auto``: those that were better in validation, else the averaged ones if any.
 
     Returns:
         ``ema`` or ``raw``, and the state dict without the prefixes of distributed or compiled models.
@@ -46,9 +47,9 @@ def choose_weights(checkpoint: Mapping[str, Any], weights: str = "auto") -> tupl
     Raises:
         UsageError: if the checkpoint has no such weights.
     """
-    keys = {"ema": ("state_dict_ema", "model_ema"), "raw": ("state_dict", "model")}
-    for kind in ("ema", "raw") if weights == "auto" else (weights,):
-        for key in keys[kind]:
+    better = ("raw", "ema") if checkpoint.get("better_weights") == "raw" else ("ema", "raw")
+    for kind in better if weights == "auto" else (weights,):
+        for key in WEIGHTS[kind]:
             if isinstance(checkpoint.get(key), Mapping):
                 return kind, clean_state_dict(checkpoint[key])
     raise UsageError(f"the checkpoint has no {weights} weights: it holds {', '.join(checkpoint)}; see --weights")
@@ -129,6 +130,8 @@ def load_checkpoint(
         state_dict = convert_published(given, model.published_family)
         if source_grid is None and "pos_embed" in state_dict:
             source_grid = square_grid(state_dict["pos_embed"].shape[1] - ("cls_token" in state_dict))
+    else:
+        state_dict = unwrap_names(state_dict, model.state_dict().keys())
     fitted = fit_state_dict(model, state_dict, strict=strict, source_grid=source_grid)
     if published:
         _use_published_form(model, given)
@@ -208,6 +211,8 @@ def load_initial(model: nn.Module, name: str, path: str, class_names: Sequence[s
     """
     checkpoint = read_checkpoint(path)
     _, state = choose_weights(checkpoint)
+    if not (isinstance(model, HeadMixin) and is_published(state, model.published_family)):
+        state = unwrap_names(state, model.state_dict().keys())
     plain = tuple(f"{layer}." for layer in classifier_names(timm.get_pretrained_cfg(name)))
     names = checkpoint.get("class_names")
     if isinstance(names, list) and names != list(class_names):

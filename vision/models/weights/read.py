@@ -7,18 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sot_base.safe_checkpoint import read_checkpoint as read_safely
 from vision.models.weights.saved import check_saved
 
-__all__ = ["read_checkpoint"]
+__all__ = ["WEIGHTS", "read_checkpoint"]
 
-_WEIGHTS = ("state_dict", "state_dict_ema", "model", "model_ema")
+WEIGHTS = {  # where checkpoints have averaged and raw weights: timm, the published code, DINO
+    "ema": ("state_dict_ema", "model_ema", "teacher"),
+    "raw": ("state_dict", "model", "student"),
+}
 
 
 def read_checkpoint(path: str | os.PathLike[str], plain_values: bool = False) -> dict[str, Any]:
     """Read a checkpoint file.
 
-    A bare state dict is returned as ``{"state_dict": ...}``.
+    A bare state dict is returned as ``{"state_dict": ...}``, and so is the only one under a name that is not known.
 
     Args:
         path: A file of ``torch.save``, or a ``.safetensors`` file.
@@ -29,7 +34,12 @@ def read_checkpoint(path: str | os.PathLike[str], plain_values: bool = False) ->
             package that is not what it should be.
     """
     content = read_safely(path, lazy=plain_values, verify=not plain_values)
-    if not any(isinstance(content.get(key), Mapping) for key in _WEIGHTS):
-        content = {"state_dict": content}
+    if not any(isinstance(content.get(key), Mapping) for keys in WEIGHTS.values() for key in keys):
+        nested = [value for value in content.values() if _are_tensors(value)]
+        content = {"state_dict": nested[0] if len(nested) == 1 else content}
     check_saved(content, str(Path(path).absolute()))
     return content
+
+
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(item, Tensor) for item in value.values())

@@ -8,7 +8,7 @@ parameters than the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import timm
@@ -57,8 +57,8 @@ class _Rules(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Images(msgspec.Struct):
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     short_side: Size
 
 
@@ -117,6 +117,9 @@ _ENTRIES: dict[str, Any] = {
     "options": _Options,
     "progress": dict[str, Any],
     "images_per_step": Count,
+    "multi_label": bool,
+    "better_weights": Literal["raw", "ema"],
+    "data_path": str,
     "saver": _Saver,
     "state": _State,
     **dict.fromkeys(("state_dict", "state_dict_ema", "optimizer", "amp_scaler"), dict[str, Any]),

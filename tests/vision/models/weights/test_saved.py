@@ -104,8 +104,9 @@ def test_a_damaged_optimizer_is_one_line(train, images, path, value):
         train(images, "--epochs", 2, "-b", 4, "--resume")
 
 
-def test_a_finished_run_that_is_resumed_elsewhere_says_that_nothing_was_left(train, images, tmp_path, capsys):
+def test_a_finished_run_that_is_resumed_elsewhere_keeps_its_best_checkpoint(train, images, tmp_path, capsys):
     folder = train(images, "--epochs", 1, "-b", 4)
     moved = shutil.move(folder, tmp_path / "moved")
     train(images, "--epochs", 1, "-b", 4, "--resume", os.path.join(moved, "last.pth.tar"), name="again")
-    assert "no validation in this run, checkpoint " in capsys.readouterr().out
+    assert "checkpoint runs/again/model_best.pth.tar" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "again" / "model_best.pth.tar").samefile(tmp_path / "moved" / "model_best.pth.tar")
