@@ -25,12 +25,12 @@ from sot_base.download.file import sha256_of
 from sot_base.errors import UsageError, run_main
 from sot_base.small_files import read_json
 from sot_fairseq import preprocess
-from sot_fairseq.data.binarize import find_data
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import find
-from sot_fairseq.runs.recipe import train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import parse_recipe_options, train_command
 from sot_text.glue import GlueTask, get_task
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
+from sot_text.splits import find_data
 
 __all__ = ["RUN_FILE", "main"]
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperparameters:
     """The table's values, replaced by those of the options, and these by those of further words."""
-    in_words = words_of_the_recipe(words)
+    in_words = parse_recipe_options(words)
     values = get_hyperparameters(args.task, args.encoder, in_words.freeze_backbone)
     given: dict[str, Any] = {}
     for source in (args, in_words):
@@ -115,7 +115,8 @@ def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
 
 def _checksums(task: GlueTask, data_dir: Path) -> dict[str, str]:
     """Checksums of the train and dev files."""
-    files = [find_data(task, data_dir) / split.file for split in task.splits if not split.is_test]
+    folder = find_data(task, data_dir, "--data-dir", task.splits[:1])
+    files = [folder / split.file for split in task.splits if not split.is_test]
     return {file.name: sha256_of(file) for file in files if file.is_file()}
 
 

@@ -39,12 +39,12 @@ import logging
 from collections.abc import Sequence
 
 from sot_base.errors import UsageError, run_main
+from sot_base.names import join_names, split_names
 from sot_fairseq.data.binarize import write_data
 from sot_fairseq.tokenizers.subwords import SUBWORDS
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
 from sot_text.labels import parse_labels
-from sot_text.names import join_names, split_names
 
 __all__ = ["main"]
 

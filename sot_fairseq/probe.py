@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from sot_base.atomic import atomic_file
+from sot_base.class_weights import class_weights, parse_class_weights
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoders, preprocess
 from sot_fairseq.pretrained.encoder_table import cache_dir
@@ -46,7 +47,6 @@ from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
 from sot_fairseq.probing.token_cache import TokenCache, open_or_create
 from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
 from sot_fairseq.results import summarize, table
-from sot_text.class_weights import class_weights, parse_class_weights
 
 __all__ = ["main"]
 

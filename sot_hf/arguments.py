@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from transformers import HfArgumentParser, IntervalStrategy, TrainingArguments
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
-from sot_text.class_weights import parse_class_weights
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]
 

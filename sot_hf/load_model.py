@@ -11,12 +11,12 @@ import torch
 from transformers import PretrainedConfig
 
 from sot_base.errors import UsageError
+from sot_base.names import name_key
 from sot_hf.configuration import SoTConfig
 from sot_hf.error_text import first_sentence, model_location
 from sot_hf.load_config import saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
-from sot_text.names import name_key
 
 __all__ = ["load_model", "load_weights"]
 

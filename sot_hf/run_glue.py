@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import remove_unfinished
+from sot_base.class_weights import class_weights
 from sot_base.errors import UsageError, run_main
 from sot_hf.arguments import Options, parse_arguments
 from sot_hf.batching import PaddingCollator
@@ -41,17 +42,17 @@ from sot_hf.checkpoints import (
     find_models,
     newest_whole,
 )
-from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
+from sot_hf.data import TextDataset, read_split, read_task, row_indices, task_with_labels
 from sot_hf.evaluation import evaluate, evaluate_checkpoints, metrics_function, predict, run_name
 from sot_hf.load_config import load_config, saved_labels
 from sot_hf.load_model import load_model
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
-from sot_text.class_weights import class_weights
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile
 from sot_text.hyperparameters import get_hyperparameters
 from sot_text.metrics import check_metrics
+from sot_text.splits import find_data
 
 __all__ = ["main", "run"]
 
@@ -91,7 +92,7 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
     task = read_task(
         glue.task_name, glue.text_columns, glue.label_column, glue.labels, glue.regression, glue.multi_label
     )
-    folder = find_data(task, glue.data_dir)
+    folder = find_data(task, Path(glue.data_dir), "--data_dir")
     resume = _prepare_output(options)
     _choose_metric(training, task)
     set_seed(training.seed)

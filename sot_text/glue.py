@@ -188,7 +188,7 @@ def custom_task(
         label_column: The column with the label.
         labels: Class names in order; if empty, they are those of the train file, sorted.
         regression: Whether the label is a number.
-        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
+        multi_label: Whether a cell is a list of labels (:func:`sot_base.names.split_names`), perhaps an empty one.
 
     Raises:
         UsageError: If that makes no task.

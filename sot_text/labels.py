@@ -13,8 +13,8 @@ from itertools import repeat
 import numpy as np
 
 from sot_base.errors import UsageError
+from sot_base.names import name_key, show, split_names, visible
 from sot_text.formats.dictionary import MASK, SPECIALS
-from sot_text.names import name_key, show, split_names, visible
 from sot_text.tsv import TsvTable
 
 __all__ = [
@@ -38,7 +38,7 @@ def labels_of(table: TsvTable, column: str, multi_label: bool = False) -> tuple[
     Args:
         table: The rows.
         column: Name of the column.
-        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
+        multi_label: Whether a cell is a list of labels (:func:`sot_base.names.split_names`), perhaps an empty one.
 
     Raises:
         UsageError: If a row has no label, two labels look the same, or the labels are numbers with fractions.
@@ -61,7 +61,7 @@ def labels_of(table: TsvTable, column: str, multi_label: bool = False) -> tuple[
 
 
 def parse_labels(text: str, option: str = "--labels") -> tuple[str, ...]:
-    """Class names from a command line (:func:`sot_text.names.split_names`), in their order.
+    """Class names from a command line (:func:`sot_base.names.split_names`), in their order.
 
     Raises:
         UsageError: As :func:`check_labels`.

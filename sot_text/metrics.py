@@ -16,7 +16,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from sot_base.errors import UsageError
-from sot_text.names import join_names
+from sot_base.names import join_names
 
 __all__ = ["METRICS", "check_metrics", "compute_metrics", "constant_values", "value_name"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
+from sot_base.names import join_names, name_key
 from sot_text.glue import GLUE_TASKS, GlueTask
-from sot_text.names import join_names, name_key
 from sot_text.tsv import TsvTable
 
 __all__ = [

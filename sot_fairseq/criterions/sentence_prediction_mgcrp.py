@@ -12,10 +12,10 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from sot_fairseq.criterions.outputs import TargetKind, pack, unpack
 from sot_fairseq.tasks.task_config import option
-from sot_text.class_weights import parse_class_weights
 from sot_text.glue import MULTI_LABEL_METRICS, NUMBER_METRICS
 from sot_text.metrics import compute_metrics, constant_values, value_name
 

@@ -12,7 +12,7 @@ from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
 from sot_text.hyperparameters import Hyperparameters
 
-__all__ = ["schedule", "train_command", "words_of_the_recipe"]
+__all__ = ["schedule", "train_command", "parse_recipe_options"]
 
 USER_DIR = Path(__file__).resolve().parents[1]
 OPTIMIZER = [
@@ -57,7 +57,7 @@ def train_command(
         save_dir: For the checkpoints.
         words: Further words; they come last, so that they replace the recipe's.
     """
-    found = words_of_the_recipe(words)
+    found = parse_recipe_options(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
     total, warmup = schedule(header.splits["train"].rows, values, *shares)
     fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
@@ -83,7 +83,7 @@ def train_command(
     ]
 
 
-def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
+def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
     """Find what the recipe must know among further words: what sets the number of updates, frozen or not.
 
     Raises:

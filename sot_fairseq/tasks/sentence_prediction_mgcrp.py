@@ -25,7 +25,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from omegaconf import OmegaConf, open_dict
 
+from sot_base.class_weights import class_weights
 from sot_base.errors import UsageError
+from sot_base.names import name_key
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.data.dataset import BatchedDataset, SentenceDataset
 from sot_fairseq.data.epoch_batches import EpochBatches
@@ -37,9 +39,7 @@ from sot_fairseq.runs.checks import check_best_metric, check_run, metrics_of
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.settings_from_data import record_settings_from_data, take_settings_from_data
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
-from sot_text.class_weights import class_weights
 from sot_text.formats.dictionary import read_dictionary
-from sot_text.names import name_key
 
 __all__ = ["SentencePredictionMGCrPTask"]
 

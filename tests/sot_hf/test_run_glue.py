@@ -341,7 +341,7 @@ def test_usage_errors_end_with_status_2(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         run_main(main)
     assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("error: none of train.tsv, dev.tsv, test.tsv")
+    assert capsys.readouterr().err.startswith("error: no train.tsv, dev.tsv, test.tsv")
 
 
 def test_metrics_are_of_the_whole_dev_set(trained, rte, tmp_path):
