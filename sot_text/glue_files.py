@@ -93,7 +93,8 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         with tempfile.TemporaryDirectory(prefix=f".{task.name}.", dir=folder.parent) as temporary:
             fresh = Path(temporary) / task.name
             if task.name == "MRPC":
-                _assemble_mrpc(*archives, fresh)
+                train, test, dev_ids = archives
+                _assemble_mrpc(train, test, dev_ids, fresh)
             else:
                 unpack(archives[0], fresh, [split.file for split in task.splits])
             if broken := missing_files(task, fresh):

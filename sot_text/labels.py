@@ -190,8 +190,8 @@ def _check_look_alikes(first_row: dict[str, int], table: TsvTable, column: str) 
 
 def _ask_for_regression(labels: list[str], where: str) -> None:
     """Labels like 0.25 and 3.5 are scores rather than names of classes."""
-    numbers = [finite_number(label) for label in labels]
-    if None in numbers or all(label.lstrip("+-").isdecimal() for label in labels):
+    numbers = [number for number in map(finite_number, labels) if number is not None]
+    if len(numbers) < len(labels) or all(label.lstrip("+-").isdecimal() for label in labels):
         return
     low, high = min(numbers), max(numbers)
     if any(not number.is_integer() for number in numbers):

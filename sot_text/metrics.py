@@ -130,7 +130,7 @@ def constant_values(
 def value_name(value: np.ndarray | np.generic, labels: Sequence[str] = ()) -> str:
     """What messages call a prediction or target: the class, the set of classes, or the number."""
     if np.ndim(value):
-        names = [labels[index] if labels else str(index) for index in np.flatnonzero(value)]
+        names = [labels[index] if labels else str(index) for index in np.flatnonzero(value).tolist()]
         return repr(join_names(names)) if names else "without any label"
     return repr(labels[int(value)]) if labels else f"{value:.4g}"
 

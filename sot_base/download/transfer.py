@@ -7,7 +7,7 @@ import os
 import re
 import time
 from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -122,8 +122,9 @@ def transfer(part: Part) -> None:
         OSError: If the part cannot be written.
     """
     headers = {"User-Agent": "sot-toolkit", "Accept-Encoding": "identity"}
-    start = part.length if part.validator else 0
-    if start:
+    start = 0
+    if part.validator and part.length:
+        start = part.length
         headers |= {"Range": f"bytes={start}-", "If-Range": part.validator}
     redirects = _Redirects()
     response = _open(Request(part.url, headers=headers), redirects, part)
@@ -193,7 +194,7 @@ class _Redirects(HTTPRedirectHandler):
     sha256: str | None = None
 
     def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         if not is_secure(newurl):
             raise Refused(f"a redirect to {newurl.partition('?')[0]}, which is not https")
@@ -203,7 +204,8 @@ class _Redirects(HTTPRedirectHandler):
 
 def _open(request: Request, redirects: _Redirects, part: Part) -> HTTPResponse:
     try:
-        return build_opener(redirects).open(request, timeout=TIMEOUT)
+        response: HTTPResponse = build_opener(redirects).open(request, timeout=TIMEOUT)
+        return response
     except HTTPError as error:
         with error:
             if error.code == 416:  # nothing after the part: it is not of this file (a whole part asks for nothing)

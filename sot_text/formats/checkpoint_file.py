@@ -126,6 +126,7 @@ def _require(wanted: FileKind, content: Mapping[str, Any], path: str | os.PathLi
 def _state_dict(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Give the part of a loaded file that maps names to tensors."""
     for key in ("state_dict", "model", "model_state_dict"):
-        if isinstance(content.get(key), Mapping):
-            return content[key]
+        inner = content.get(key)
+        if isinstance(inner, Mapping):
+            return inner
     return content
