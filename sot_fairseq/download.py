@@ -48,7 +48,7 @@ def list_names(output_dir: Path) -> Iterator[str]:
     folder, origin = gpt2_bpe_dir()
     yield _line("gpt2", missing_files(folder, tuple(GPT2_BPE_SHA256)), len(GPT2_BPE_SHA256), folder, origin)
     for name, task in GLUE_TASKS.items():
-        urls = " ".join(remote.url for remote in GLUE_FILES[name])
+        urls = " ".join(remote.url for remote in GLUE_FILES.get(name, ()))
         folder = output_dir / name
         yield _line(name, missing_glue_files(task, folder), len(task.splits), folder, urls)
 

@@ -84,6 +84,8 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
     folder = Path(output_dir).absolute() / task.name
     if not (force or missing_files(task, folder)):
         return folder
+    if task.name not in GLUE_FILES:
+        raise UsageError(f"no address known for {task.name}: GLUE_FILES; put the files into {folder} yourself")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         wanted = [split.file for split in task.splits] if force else missing_files(task, folder)
