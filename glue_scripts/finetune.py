@@ -6,7 +6,7 @@ This is what the scripts of this folder run; `common.sh` turns their variables i
 folder of its own in the output folder, and there is one table of all.
 
 A training or a task that fails does not stop the others: the table has what finished, failures are named at the end
-with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run goes on: finished
+with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run resumes: finished
 trainings are done, the others continue from their last checkpoint. SIGTERM, SIGHUP and Ctrl-C are passed on to the
 training, which saves a checkpoint on the first two, and end the run with 128 plus the signal's number.
 

@@ -7,7 +7,7 @@
 
 Encoders and the encoding go to ``$SOT_CACHE`` (by default ``~/.cache/sot``), where the training scripts look for them;
 GLUE's tasks go to ``<output-dir>/<task>``. What is there and complete is left alone; ``--force`` downloads it again. An
-interrupted download goes on where it stopped. The path of each folder is printed. :mod:`sot_base.download.file` lists
+interrupted download resumes where it stopped. The path of each folder is printed. :mod:`sot_base.download.file` lists
 the environment variables: ``SOT_MIRROR``, ``SOT_OFFLINE`` and the proxies'.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["list_names", "main"]
 
 
 def list_names(output_dir: Path) -> Iterator[str]:
-    """Give a line of four columns, tab-separated, for each name: name, state, folder, origin.
+    """Return a line of four columns, tab-separated, for each name: name, state, folder, origin.
 
     The state is ``present``, ``partial`` (files are missing) or ``absent``.
     """

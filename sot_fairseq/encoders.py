@@ -1,6 +1,6 @@
 """Find an encoder by name or path, in the form that fairseq fine-tunes from.
 
-``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs to go on.
+``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs next.
 ENCODER is
 
 * a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
@@ -68,7 +68,7 @@ class Encoder:
         return ["--bpe", self.bpe, TOKENIZER_OPTIONS[self.bpe], str(self.tokenizer)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields with paths as strings."""
+        """Return the fields with paths as strings."""
         fields = dataclasses.asdict(self)
         fields |= {"token_args": self.token_args, "preprocess_args": self.preprocess_args}
         return {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}

@@ -137,7 +137,7 @@ def _task(args: argparse.Namespace, predictor: SentencePredictor) -> GlueTask | 
     if predictor.header is not None and predictor.header.task in GLUE_TASKS:
         return GLUE_TASKS[predictor.header.task]
     if args.submission is not None:
-        raise UsageError("the model's data are no GLUE task: --submission; give --task")
+        raise UsageError("the model's data are not those of a GLUE task: --submission; give --task")
     return None
 
 

@@ -1,7 +1,7 @@
 r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
 
     python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
-        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- further words]
+        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
 ``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperparameters:
-    """The table's values, replaced by those of the options, and these by those of further words."""
+    """The table's values, replaced by those of the options, and these by those of the extra arguments."""
     in_words = parse_recipe_options(words)
     values = get_hyperparameters(args.task, args.encoder, in_words.freeze_backbone)
     given: dict[str, Any] = {}
@@ -108,9 +108,11 @@ def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
     given = {word.partition("=")[0] for word in words}
     for option in own:
         if option in given:
-            raise UsageError(f"{option} would hold for every training: the further words; give {own[option]}")
+            raise UsageError(f"{option} would apply to every training: the extra arguments; give {own[option]}")
     if "--head-fusion" in given and "cls" in heads:
-        raise UsageError("--head-fusion would replace the head cls: the further words; leave cls out of --heads (HEAD)")
+        raise UsageError(
+            "--head-fusion would replace the head cls: the extra arguments; leave cls out of --heads (HEAD)"
+        )
 
 
 def _checksums(task: GlueTask, data_dir: Path) -> dict[str, str]:

@@ -13,8 +13,8 @@ before, ``random`` does not, ``grid`` tries all combinations of listed values.
 number of updates of a schedule does, is better left alone.
 
 SWEEP_DIR gets ``runs.csv``, a row for each training, ``study.log``, optuna's journal, and ``runs/``, the logs;
-checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A sweep that was killed goes on when
-it is started again with the same words; with more ``--trials``, it goes on from there. A setting whose training fails
+checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A killed sweep resumes when started
+again with the same arguments; with more ``--trials`` it continues from there. A setting whose training fails
 is left out; only a first one that does not even start, as with a mistake in the command, ends the sweep. Signals are
 passed on to the training. The best of many settings, chosen on the dev set, is better there than elsewhere: train it
 again with new seeds before you report it.
@@ -215,7 +215,7 @@ class Sweep:
                     writer.writerow([trial.number, seed, *chosen, value])
 
     def report(self) -> str:
-        """Give the best settings as a table, with mean, standard deviation and extremes over the seeds."""
+        """Return the best settings as a table, with mean, standard deviation and extremes over the seeds."""
         study = optuna.load_study(
             study_name="sweep", storage=JournalStorage(JournalFileBackend(str(self.folder / "study.log")))
         )

@@ -120,7 +120,7 @@ class SaveOnTermination(TrainerCallback):
             return
         if args.process_index == 0:
             sys.stderr.write(
-                f"terminated: saved {args.output_dir}/checkpoint-{state.global_step}; go on with "
+                f"terminated: saved {args.output_dir}/checkpoint-{state.global_step}; resume with "
                 "--resume_from_checkpoint last\n"
             )
         sys.exit(TERMINATED)

@@ -83,16 +83,16 @@ def check_whole(checkpoint: Path) -> None:
     Raises:
         UsageError: naming the file that is absent or cut off.
     """
-    mend = f"{checkpoint.absolute()}; give another one, or leave out --resume_from_checkpoint"
+    remedy = f"{checkpoint.absolute()}; give another one, or leave out --resume_from_checkpoint"
     for pattern in (STATE, *PARTS):
         files = sorted(checkpoint.glob(pattern))
         if not files:
-            raise UsageError(f"no whole checkpoint, it lacks {pattern.strip('*')}: {mend}")
+            raise UsageError(f"no whole checkpoint, it lacks {pattern.strip('*')}: {remedy}")
         for file in files:
             try:
                 _READERS.get(file.suffix, Path.stat)(file)
             except Exception as error:  # whatever a reader makes of half a file
-                raise UsageError(f"no whole checkpoint, {file.name} is cut off or broken: {mend}") from error
+                raise UsageError(f"no whole checkpoint, {file.name} is cut off or broken: {remedy}") from error
 
 
 def check_same_model(checkpoint: Path, config: SoTConfig) -> None:
@@ -186,7 +186,7 @@ def _step(path: Path) -> int:
 
 
 class _TrainerState(msgspec.Struct):
-    """What transformers goes on from, in ``trainer_state.json``."""
+    """What transformers resumes from, in ``trainer_state.json``."""
 
     epoch: float | None
     global_step: int

@@ -188,7 +188,7 @@ def _bert_pieces(classifier: FairseqClassifier) -> list[str]:
     folder = classifier.data / "tokenizer"
     vocab, dictionary = read_vocab(folder / "vocab.txt"), folder / "dict.txt"
     if dictionary.is_file() and [entry for entry, _ in read_dictionary(dictionary)] != word_pieces(vocab):
-        raise UsageError(f"vocab.txt and dict.txt are of different vocabularies: {folder.absolute()}; get both anew")
+        raise UsageError(f"vocab.txt and dict.txt are of different vocabularies: {folder.absolute()}; get both again")
     return vocab
 
 

@@ -84,7 +84,7 @@ def task_with_labels(task: GlueTask, folder: Path, saved: Sequence[str] | None) 
         table = read_split_file(task, task.splits[0], folder)
         return dataclasses.replace(task, labels=labels_of(table, task.splits[0].label_column, task.multi_label))
     if saved is None:
-        raise UsageError(f"no {task.splits[0].file} to tell the labels from: {folder.absolute()}; give --labels")
+        raise UsageError(f"no {task.splits[0].file} to take the labels from: {folder.absolute()}; give --labels")
     return dataclasses.replace(task, labels=tuple(saved))
 
 

@@ -107,7 +107,7 @@ def save_roberta_files(source: Path, folder: Path, dictionary: Path) -> None:
     """Write fairseq's files of a RoBERTa tokenizer.
 
     Raises:
-        UsageError: If ``tokenizer.json`` is no byte-level BPE with RoBERTa's special tokens in fairseq's places.
+        UsageError: If ``tokenizer.json`` is not a byte-level BPE with RoBERTa's special tokens in fairseq's places.
     """
     file = source / "tokenizer.json"
     content = TokenizerJson.load(file, "BPE", "give the tokenizer of a RoBERTa")

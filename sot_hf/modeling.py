@@ -91,7 +91,7 @@ class SoTForSequenceClassification(PreTrainedModel):
 
         Raises:
             UsageError: if tensors are missing in the files or have other shapes there (new ones take the place of the
-                latter with ``ignore_mismatched_sizes=True``), or the backbone is no text encoder or decoder.
+                latter with ``ignore_mismatched_sizes=True``), or the backbone is not a text encoder or decoder.
 
         Example:
             >>> model = SoTForSequenceClassification.from_pretrained(
@@ -360,14 +360,14 @@ def _drop_pooler(backbone: PreTrainedModel) -> None:
 
 def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: bool) -> None:
     """Refuse weights that are not all of the model's; `info` is transformers' report."""
-    mend = f"{model_location(path)}; give the config.json that belongs to the weights"
+    remedy = f"{model_location(path)}; give the config.json that belongs to the weights"
     missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
     if missing:
-        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {mend}")
+        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {remedy}")
     other = sorted(f"{name} {[*found]} -> {[*wanted]}" for name, found, wanted in info["mismatched_keys"])
     if other and not ignore_mismatched_sizes:
         raise UsageError(
-            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {mend}, or "
+            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {remedy}, or "
             "ignore_mismatched_sizes=True for new ones"
         )
 

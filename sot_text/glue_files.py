@@ -78,7 +78,7 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         The task's folder.
 
     Raises:
-        UsageError: If there is no such task, or its files cannot be had.
+        UsageError: If there is no such task, or its files are not available.
     """
     task = get_task(name)
     folder = Path(output_dir).absolute() / task.name

@@ -43,8 +43,8 @@ def find_data(task: GlueTask, data_dir: Path, option: str, splits: Sequence[Spli
 def read_split_file(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
     """Read the texts and, where the split must or does have them, the labels of a split.
 
-    A test file whose labels are all blank, or all one value that is no label (``-1``, ``?``), has no labels: the column
-    is left out, and the log says so.
+    A test file whose labels are all blank, or all the same placeholder (``-1``, ``?``), counts as unlabelled: the column
+    is dropped, and the log says so.
 
     Args:
         task: Says which labels there are, and whether malformed rows are dropped, which is logged.
@@ -68,7 +68,7 @@ def read_split_file(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
         placeholder = _placeholder(task, table.columns[split.label_column])
         if placeholder is not None:
             del table.columns[split.label_column]
-            what = f"all {placeholder!r}, which is no label" if placeholder else "all blank"
+            what = f"all {placeholder!r}, which is not a label" if placeholder else "all blank"
             logger.warning("%s: the labels are %s: read as a file without labels", table.path, what)
     return table
 

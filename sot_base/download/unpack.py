@@ -1,4 +1,4 @@
-"""Unpack a tar or zip archive from elsewhere: plain files only, nothing outside the folder, whole or nothing.
+"""Unpack an untrusted tar or zip archive: plain files only, inside the folder, all or nothing.
 
 A small archive cannot fill the disk or the memory: what comes out of it is at most :data:`RATIO` times as large.
 """
@@ -51,7 +51,7 @@ def unpack(
         `folder`.
 
     Raises:
-        UsageError: If the archive is no file, cut off or damaged, lacks one of `members`, is far larger unpacked, or
+        UsageError: If the archive is not a file, cut off or damaged, lacks one of `members`, is far larger unpacked, or
             holds an absolute path, a path with ``..``, a link or a device. Then `folder` is as it was.
     """
     archive = Path(archive)

@@ -107,7 +107,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         return loss, sample_size, log
 
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
-        """Refuse to measure what is no number: the classes that come of it would look like any others."""
+        """Refuse to measure what is not a number: the classes that come of it would look like any others."""
         if not logits.isfinite().all():
             split = (sample.get("split") or ("?",))[0]
             name = getattr(self.task, "run_name", "")

@@ -141,7 +141,7 @@ class _Checker:
         return value
 
     def _mapping(self, section: str, value: Any) -> dict[Any, Any]:
-        """Give a section's options as a dictionary; some old files hold omegaconf's containers."""
+        """Return a section's options as a dictionary; some old files hold omegaconf's containers."""
         if isinstance(value, DictConfig):
             try:
                 value = OmegaConf.to_container(value, resolve=False)
@@ -187,7 +187,7 @@ def _check_literal(option: str, value: Any) -> None:
 
 
 def _is_free_text(value: Any, types: list[Any]) -> bool:
-    """Whether a value holds text that is no choice, such as a path of that training."""
+    """Whether a value holds text that is not a choice, such as a path of that training."""
     return any(_strings(value)) and not any(_is_choice(kind) for kind in types)
 
 

@@ -64,7 +64,7 @@ def allowed_names() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def option_types() -> dict[str, list[Any]]:
-    """Give the types of every option by name, of any section: a value has one of them.
+    """Return the types of every option by name, of any section: a value has one of them.
 
     A flat namespace (``args``, and the model's options in ``cfg``) has the options of all sections.
     """
@@ -80,7 +80,7 @@ def option_types() -> dict[str, list[Any]]:
 
 @functools.cache
 def fields_of(section: str, name: str | None) -> frozenset[str] | None:
-    """Give the options that a section has, None where fairseq does not say: its class takes a flat namespace.
+    """Return the options that a section has, None where fairseq does not say: its class takes a flat namespace.
 
     Args:
         section: One of :data:`SECTIONS`.
@@ -92,7 +92,7 @@ def fields_of(section: str, name: str | None) -> frozenset[str] | None:
 
 @functools.cache
 def building_options() -> frozenset[str]:
-    """Give the options that a task and its model are built from, of all that a flat namespace has."""
+    """Return the options that a task and its model are built from, of all that a flat namespace has."""
     return frozenset((*dict(_task_options()), *dict(_model_options()), *allowed_names(), "arch"))
 
 

@@ -85,7 +85,7 @@ def _load_checkpoint_to_cpu(
 
 
 def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Give a checked checkpoint the form that fairseq's present code expects, as its own function does.
+    """Return a checked checkpoint the form that fairseq's present code expects, as its own function does.
 
     Args:
         state: The checkpoint; changed in place.

@@ -1,4 +1,4 @@
-"""fairseq's training loop: it goes on from a whole checkpoint, knows when a run is finished, and stops when it is told.
+"""fairseq's training loop: it resumes from an intact checkpoint, knows when a run is finished, and stops on a signal.
 
 The loop's functions are globals of ``fairseq_cli.train``, or of ``__main__`` where that module was started itself.
 """
@@ -39,7 +39,7 @@ def _loops() -> Iterator[ModuleType]:
 
 
 def _go_on_from_whole_checkpoints() -> None:
-    """Where ``checkpoint_last.pt`` is absent or damaged, as after a kill, fairseq would start anew, or fail."""
+    """Where ``checkpoint_last.pt`` is absent or damaged, as after a kill, fairseq would start from scratch, or fail."""
     stock = checkpoint_utils.load_checkpoint
     if getattr(stock, "finds_whole_ones", False):
         return

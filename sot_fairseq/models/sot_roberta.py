@@ -187,7 +187,7 @@ class SoTRobertaModel(RobertaModel):
         if missing and not self.allow_partial:
             raise UsageError(
                 f"the checkpoint lacks {len(missing)} of {len(backbone)} backbone tensors: {_some(sorted(missing))}; "
-                "give --arch and the sizes of that checkpoint, or --partial-backbone to train the missing ones anew"
+                "give --arch and the sizes of that checkpoint, or --partial-backbone to draw the missing ones"
             )
         for key in own.keys() - state_dict.keys():
             state_dict[key] = own[key]

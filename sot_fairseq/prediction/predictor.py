@@ -87,7 +87,7 @@ class SentencePredictor:
             threshold: Probability from which a model that gives several labels gives a label.
 
         Raises:
-            UsageError: for a row that is no text, or single texts where pairs are wanted or the reverse.
+            UsageError: for a row that is not a text, or single texts where pairs are wanted or the reverse.
         """
         logits = self.logits(sentences, batch_size)
         if self.regression:

@@ -40,7 +40,7 @@ def check_run(cfg: Any) -> None:
     if cfg.restore_file == LAST:
         restart, reason = find_restart(cfg.save_dir)
         if restart is not None and reason:
-            logger.warning("%s: going on from %s; to start anew, give another --save-dir", reason, restart)
+            logger.warning("%s: resuming from %s; to start from scratch, give another --save-dir", reason, restart)
     for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
         if path and path != LAST:
             if not os.path.isfile(path):

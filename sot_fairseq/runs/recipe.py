@@ -45,7 +45,7 @@ def train_command(
     save_dir: Path,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """Give the words of a ``fairseq-train`` command.
+    """Return the words of a ``fairseq-train`` command.
 
     Args:
         data: The preprocessed data.
@@ -55,7 +55,7 @@ def train_command(
         head: ``mgcrp``, ``gcp``, ``gap`` or ``cls``.
         seed: Of the head's initial weights, the order of samples and dropout.
         save_dir: For the checkpoints.
-        words: Further words; they come last, so that they replace the recipe's.
+        words: Extra arguments; they come last and override the recipe's.
     """
     found = parse_recipe_options(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
@@ -84,7 +84,7 @@ def train_command(
 
 
 def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
-    """Find what the recipe must know among further words: what sets the number of updates, frozen or not.
+    """Parse the extra arguments that the recipe depends on: those that set the number of updates, and frozen or not.
 
     Raises:
         UsageError: If one has no positive whole number.
@@ -98,7 +98,7 @@ def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
     try:
         found = parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
-        raise UsageError(f"{error}: the further words; give a whole number") from None
+        raise UsageError(f"{error}: the extra arguments; give a whole number") from None
     for name in ("batch_size", "max_epoch", "update_freq", "distributed_world_size"):
         value = getattr(found, name)
         if value is not None and value < 1:

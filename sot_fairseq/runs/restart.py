@@ -1,4 +1,4 @@
-"""Which checkpoint a training goes on from when it is started again."""
+"""The checkpoint that a restarted training resumes from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Restart(NamedTuple):
 
     Attributes:
         path: The file.
-        epoch: The epoch to go on with.
+        epoch: The epoch to continue with.
         updates: Updates done.
     """
 
@@ -34,7 +34,7 @@ class Restart(NamedTuple):
 
 
 def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]:
-    """Find the checkpoint to go on from: ``checkpoint_last.pt``, or the newest whole one if that is absent or damaged.
+    """Find the checkpoint to resume from: ``checkpoint_last.pt``, or the newest whole one if that is absent or damaged.
 
     Returns:
         The checkpoint, or None if the folder has none at all; and why it is not ``checkpoint_last.pt``, or "".
@@ -51,7 +51,7 @@ def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]
             reason = str(error)
     newest = newest_checkpoint(save_dir)
     if newest is None and last.exists():
-        raise UsageError(f"cannot go on: {reason}, or remove it to start anew")
+        raise UsageError(f"cannot resume: {reason}, or remove it to start from scratch")
     return newest, reason
 
 

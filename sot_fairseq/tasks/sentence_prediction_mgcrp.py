@@ -198,8 +198,8 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """As fairseq's own; one iterator, with its loading processes, serves all epochs of a training.
 
-        fairseq makes a new one every epoch where the order of rows is drawn anew, and the processes of the old ones
-        stay until Python's garbage collection finds them.
+        fairseq makes a new one whenever the order of rows is drawn again, and the processes of the old ones stay until
+        Python's garbage collection finds them.
         """
         iterator = super().get_batch_iterator(dataset, **{**kwargs, "update_epoch_batch_itr": False})
         if getattr(dataset, "draws_order", False):
@@ -221,7 +221,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         fairseq's own RoBERTa is built as this package's subclass of it, which hands heads the padding mask.
 
         Raises:
-            UsageError: for an arch that is no RoBERTa or BERT, or a head that cannot be built.
+            UsageError: for an arch that is neither RoBERTa nor BERT, or a head that cannot be built.
         """
         arch = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         model_class = ARCH_MODEL_REGISTRY.get(arch)

@@ -105,7 +105,7 @@ def test_balanced_weights_are_those_of_the_training_rows(bert_folder, rte, tmp_p
     "more, message",
     [
         ("--task_name RTE --class-weights maybe=2", "no such class: --class-weights 'maybe'"),
-        ("--task_name RTE --class-weights entailment=-2", "'entailment=-2' is no weight of a class"),
+        ("--task_name RTE --class-weights entailment=-2", "'entailment=-2' is not a class weight"),
         ("--task_name RTE --class-weights balanced --label_smoothing_factor 0.1", "beside --label_smoothing_factor"),
         ("--text_columns sentence1 --label_column index --regression --class-weights balanced", "has no classes: --cl"),
         ("--text_columns sentence1 --label_column label --multi-label --label_smoothing_factor 0.1", "has no class to"),

@@ -159,7 +159,7 @@ def test_unknown_metric_names_the_valid_ones():
 
 @pytest.mark.parametrize("predictions,targets", [([], []), ([0, 1], [0]), ([[0], [1]], [[0], [1]])])
 def test_shapes(predictions, targets):
-    with pytest.raises(ValueError, match="need one prediction and target a sample"):
+    with pytest.raises(ValueError, match="need one prediction and target per sample"):
         compute_metrics(["accuracy"], predictions, targets)
 
 

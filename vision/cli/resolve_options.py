@@ -50,7 +50,7 @@ def _check_ranges(args: Namespace) -> None:
         if not 0 < low <= high <= upper or (low == high and name == "cutmix_minmax"):
             limit = "" if math.isinf(upper) else f" up to {upper:g}"
             raise UsageError(
-                f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; "
+                f"--{name.replace('_', '-')} takes a range of positive numbers{limit}, not {low:g} to {high:g}; "
                 "correct it"
             )
 

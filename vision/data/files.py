@@ -102,7 +102,7 @@ def open_tree(root: str | os.PathLike[str]) -> FileTree:
 
 
 def warn_of_left_out(where: str, paths: Sequence[str]) -> None:
-    """Say which files are no images by their names, so that none is missed unnoticed."""
+    """Say which files are not images by their names, so that none is missed unnoticed."""
     others = [path for path in paths if not is_image_name(path)]
     if others:
         _logger.warning(f"{len(others)} files are left out, by their endings: {where} ({count_endings(others)})")

@@ -138,7 +138,7 @@ class FileSource(TreeImages):
         self.class_names = natural_order(labels)
         empty = [name for name in tree.folders(prefix) if name not in set(labels)]
         if empty:
-            _logger.warning(f"folders without images are no classes: {self.where} ({', '.join(empty[:5])})")
+            _logger.warning(f"folders without images are ignored: {self.where} ({', '.join(empty[:5])})")
         index = {name: position for position, name in enumerate(self.class_names)}
         self.targets = np.array([index[label] for label in labels], dtype=np.int64)
 

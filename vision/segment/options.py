@@ -181,7 +181,7 @@ def check_options(args: argparse.Namespace) -> None:
             f"the warm-up of {args.warmup_steps} steps leaves none of {args.steps}; shorten --warmup-steps"
         )
     if args.scale[0] > args.scale[1]:
-        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
+        raise UsageError(f"--scale takes the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
     last = args.num_classes if args.reduce_zero_label else args.num_classes - 1
     if args.ignore_index <= last:
         raise UsageError(f"--ignore-index {args.ignore_index} is a class: they have values up to {last}; raise it")

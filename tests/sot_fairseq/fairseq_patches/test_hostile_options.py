@@ -205,7 +205,7 @@ def test_a_command_line_ends_with_one_line_and_status_2(program, state, folder, 
     run = subprocess.run([sys.executable, "-m", program, *map(str, words)], capture_output=True, text=True, check=False)
     assert run.returncode == 2, run.stderr
     assert re.fullmatch(
-        r"error: option model\.encoder_xformers_att_config of the checkpoint is no literal of type dict.*: "
+        r"error: option model\.encoder_xformers_att_config of the checkpoint is not a literal of type dict.*: "
         rf"{re.escape(str(file))}; .*\n",
         run.stderr.splitlines(keepends=True)[-1],
     )
@@ -233,7 +233,7 @@ def test_a_yaml_file_for_hydra_runs_nothing(field, data, canary, tmp_path):
         cwd=tmp_path,
     )
     assert run.returncode == 2, run.stderr
-    assert re.match(rf"error: {re.escape(field)} is no literal of type .*; correct it", run.stderr.splitlines()[-1])
+    assert re.match(rf"error: {re.escape(field)} is not a literal of type .*; correct it", run.stderr.splitlines()[-1])
     assert not canary.exists()
 
 

@@ -74,7 +74,7 @@ def test_validation_leaves_out_bad_images(shapes, trained, tmp_path, capsys):
     root = shutil.copytree(shapes, tmp_path / "set")
     (root / "annotations" / "validation" / "0.png").write_bytes(b"text")
     words = [root, "--checkpoint", trained / "last.pth.tar"]
-    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation: it is no image\)"):
+    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation: it is not an image\)"):
         check(words, capsys)
     metrics, out = check([*words, "--bad-images", "skip"], capsys)
     assert (metrics["images"], metrics["bad_images"]) == (1, 1)
@@ -308,7 +308,7 @@ class TestPredict:
         (tmp_path / "palette.txt").write_text("#000000\n#ffffff\n#ff0000\n#00ff00\n")
         words = ["--checkpoint", trained / "last.pth.tar", "--output", tmp_path / "out"]
         words += ["--palette", tmp_path / "palette.txt", "--multi-scale", 1, 1.5, "--flip"]
-        with pytest.raises(UsageError, match=r"photos/b\.jpg \(it is no image\)"):
+        with pytest.raises(UsageError, match=r"photos/b\.jpg \(it is not an image\)"):
             run_predict(tmp_path / "photos", *words)
         predict.main([*map(str, [tmp_path / "photos", *words]), "--device", "cpu", "--bad-images", "skip"])
         assert capsys.readouterr().out == "2 files written\n"

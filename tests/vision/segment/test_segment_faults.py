@@ -47,7 +47,7 @@ def test_a_value_beyond_the_classes_does_not_become_the_ignored_one():
         (["--model-kwargs", "embed_dim=0"], "cannot build the model lvvit_t"),
         (["--model", "vit_tiny_patch16_224.nonsense"], "cannot build the model .*Invalid pretrained tag"),
         (["--model", "qqq999"], "unknown model qqq999: .*; give one of timm.list_models"),
-        (["--model", "vit_base_r26_s32_224"], "is no plain vision transformer"),
+        (["--model", "vit_base_r26_s32_224"], "is not a plain vision transformer"),
     ],
 )
 def test_options_that_do_not_fit(shapes, train, tmp_path, words, message):

@@ -194,7 +194,9 @@ def test_positions_of_a_grid_that_is_not_square():
     assert not torch.equal(as_square.pos_embed, source.pos_embed)
     square = vision.load_published_checkpoint(build(), state, source_grid=(2, 8))
     assert not torch.equal(square.pos_embed, source.pos_embed)
-    with pytest.raises(UsageError, match="16 positions are no grid of 3x5: pos_embed; give its height and width"):
+    with pytest.raises(
+        UsageError, match="16 positions do not form a grid of 3x5: pos_embed; give its height and width"
+    ):
         vision.load_published_checkpoint(build(), state, source_grid=(3, 5))
 
 
