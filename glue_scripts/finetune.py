@@ -101,7 +101,7 @@ class Run:
         self.failed: dict[str, str] = {}
 
     def finish(self) -> int:
-        """Do all that is left to do; returns the exit status."""
+        """Run everything that is left; returns the exit status."""
         with _lock(self.folder) as self.lock:
             remove_unfinished(self.folder)
             if status := self._prepare():
@@ -160,7 +160,7 @@ class Run:
 
 
 class _lock:  # noqa: N801  # a context manager
-    """Hold a folder for this run; processes that inherit the lock hold it until they end."""
+    """Lock a folder for this run; processes that inherit the lock keep it until they end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -173,7 +173,7 @@ class _lock:  # noqa: N801  # a context manager
         except BlockingIOError:
             os.close(self.descriptor)
             raise UsageError(
-                f"another run is at work: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
+                f"another run is using the folder: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
             ) from None
         return self
 

@@ -39,7 +39,7 @@ TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What it takes to preprocess for an encoder and to fine-tune it.
+    """What preprocessing and fine-tuning need to know of an encoder.
 
     Attributes:
         bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
@@ -74,7 +74,7 @@ class Encoder:
         return {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
 
     def as_lines(self) -> list[str]:
-        """Give ``field<TAB>value`` lines for shell scripts."""
+        """Return ``field<TAB>value`` lines for shell scripts."""
         values = {name: value if isinstance(value, list) else [value] for name, value in self.as_dict().items()}
         return [f"{name}\t{item}" for name, items in values.items() for item in items if item is not None]
 
@@ -144,7 +144,7 @@ def _from_fairseq(checkpoint: Path) -> Encoder:
 
 
 def _key(weights: Path, arch: str | None) -> str:
-    """Tell one conversion from another by the files that go into it: their paths, sizes and times."""
+    """Identify a conversion by its input files: their paths, sizes and times."""
     text = f"{CONVERSION} {arch}"
     for name in (weights.name, "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         file = weights.resolve().parent / name

@@ -1,4 +1,4 @@
-r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
+r"""Prepare a run: find the encoder, preprocess the data, write the command of each training.
 
     python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
         [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
@@ -96,14 +96,14 @@ def _check_numbers(args: argparse.Namespace) -> None:
     for name in ("lr", "batch_size", "max_epoch"):
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     for seed in args.seeds:
         if not 0 <= seed < 2**32:  # what numpy takes
-            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
+            raise UsageError(f"not a valid seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
 
 
 def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
-    """Refuse words that would make the trainings of several heads or seeds one and the same."""
+    """Refuse arguments that would make the trainings of several heads or seeds identical."""
     own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
     given = {word.partition("=")[0] for word in words}
     for option in own:

@@ -102,7 +102,7 @@ def _task(args: argparse.Namespace) -> GlueTask:
     own = (args.text_columns, args.label_column, args.labels, args.regression or None, args.multi_label or None)
     if args.task:
         if any(option is not None for option in own):
-            raise UsageError(f"options for own data beside --task {args.task}: the command line; leave one kind out")
+            raise UsageError(f"options for custom data beside --task {args.task}: the command line; leave one kind out")
         return get_task(args.task)
     if not (args.text_columns and args.label_column):
         raise UsageError("no task: the command line; give --task, or --text-columns and --label-column")

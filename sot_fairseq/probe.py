@@ -1,4 +1,4 @@
-r"""Train heads on the token states of a frozen encoder, which runs over the data once.
+r"""Train heads on the cached token states of a frozen encoder.
 
     python -m sot_fairseq.probe --encoder minilm --task SST-2 --data-dir GLUE_DIR --output-dir out/probe-sst2 \
         --heads cls mgcrp --seeds 1 2 3 4 5
@@ -127,7 +127,7 @@ def _seed(text: str) -> int:
 
 
 def _data_words(args: argparse.Namespace) -> list[str]:
-    """The data's options as words for ``python -m sot_fairseq.preprocess``."""
+    """The data's options as arguments for ``python -m sot_fairseq.preprocess``."""
     given = {flag: vars(args)[flag[2:].replace("-", "_")] for flag in (*DATA_OPTIONS, *DATA_FLAGS)}
     words = [word for flag in DATA_OPTIONS if given[flag] is not None for word in (flag, str(given[flag]))]
     return ["--data-dir", args.data_dir, *words, *(flag for flag in DATA_FLAGS if given[flag])]

@@ -49,7 +49,7 @@ def convert(
     head: str | None = None,
     data: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Convert in the direction that `source` asks for.
+    """Convert in the direction that `source` implies.
 
     Args:
         source: A fairseq checkpoint or its folder, or a folder saved by Hugging Face.
@@ -218,7 +218,7 @@ def _labels(classifier: FairseqClassifier) -> dict[str, Any]:
 
 
 def _load_all(model: SoTForSequenceClassification, tensors: dict[str, Tensor]) -> None:
-    """Load a state dict, or say what is missing or left over."""
+    """Load a state dict, or report missing and unexpected tensors."""
     try:
         model.load_state_dict(tensors, strict=True)
     except RuntimeError as error:

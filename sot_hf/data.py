@@ -63,7 +63,7 @@ def read_task(
     own = (text_columns, label_column, labels, regression or None, multi_label or None)
     if name:
         if any(option is not None for option in own):
-            raise UsageError(f"options for own data beside --task_name {name}: the command line; leave one kind out")
+            raise UsageError(f"options for custom data beside --task_name {name}: the command line; leave one kind out")
         return get_task(name)
     if not (text_columns and label_column):
         known = ", ".join(GLUE_TASKS)

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(options: Options) -> dict[str, float]:
-    """Do what the options say.
+    """Carry out the options.
 
     Args:
         options: As :func:`sot_hf.arguments.parse_arguments` gives them.
@@ -136,7 +136,7 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
 
 
 def _prepare_output(options: Options) -> str | None:
-    """Check the output folder and remove what a killed run left; gives the checkpoint to resume from."""
+    """Check the output folder and remove what a killed run left; returns the checkpoint to resume from."""
     training, output = options.training, Path(options.training.output_dir)
     if output.exists() and not output.is_dir():
         raise UsageError(f"a file where the output folder should be: {output.absolute()}; choose another --output_dir")
@@ -180,7 +180,7 @@ def _head_recipe(task: GlueTask) -> dict[str, Any]:
 
 
 def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
-    """Let the task's main metric pick the best checkpoint, unless the user names another one."""
+    """Select the best checkpoint by the task's main metric, unless the user names another one."""
     chosen = training.metric_for_best_model
     if chosen in (None, "loss") and training.greater_is_better in (None, False):
         training.metric_for_best_model, training.greater_is_better = task.main_metric, True
@@ -192,7 +192,7 @@ def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
 
 
 def _check_fit(options: Options, model: SoTForSequenceClassification, task: GlueTask) -> None:
-    """Refuse options that the model or the task has no use for."""
+    """Refuse options that do not apply to the model or the task."""
     glue, training = options.glue, options.training
     if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
         kind = model.backbone.config.model_type

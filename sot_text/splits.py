@@ -43,8 +43,8 @@ def find_data(task: GlueTask, data_dir: Path, option: str, splits: Sequence[Spli
 def read_split_file(task: GlueTask, split: SplitFile, folder: Path) -> TsvTable:
     """Read the texts and, where the split must or does have them, the labels of a split.
 
-    A test file whose labels are all blank, or all the same placeholder (``-1``, ``?``), counts as unlabelled: the column
-    is dropped, and the log says so.
+    A test file whose labels are all blank, or all the same placeholder (``-1``, ``?``), counts as unlabelled: the
+    column is dropped, and the log says so.
 
     Args:
         task: Says which labels there are, and whether malformed rows are dropped, which is logged.

@@ -123,7 +123,7 @@ def _write_labels(task: GlueTask, split: SplitFile, table: TsvTable, folder: Pat
 def _write_inputs(
     texts: list[list[str]], encoder: TextEncoder, folder: Path, split: str, specials: int, max_length: int | None
 ) -> tuple[int, int, int]:
-    """Write the texts of a split; give the number of tokens, the longest sample and the number of shortened ones."""
+    """Write the texts of a split; return the number of tokens, the longest sample and the number of truncated ones."""
     tokens = longest = truncated = 0
     with contextlib.ExitStack() as stack:
         writers = []
@@ -145,7 +145,7 @@ def _write_inputs(
 
 
 def _shorten(encoded: Encoded, budget: int) -> tuple[Encoded, int]:
-    """Shorten samples to `budget` words; give the number of shortened ones as well."""
+    """Truncate samples to `budget` tokens; also return the number of truncated ones."""
     words = [lengths - 1 for _, lengths in encoded]
     first, second = words if len(words) == 2 else (words[0], np.zeros_like(words[0]))
     kept = longest_first(first, second, budget)

@@ -1,4 +1,4 @@
-"""Data sets of sentence classification: pairs within the length limit, and batches of like length."""
+"""Data sets of sentence classification: pairs within the length limit, and batches of similar length."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ LITERALS: dict[str, Any] = {
 
 @functools.cache
 def allowed_names() -> dict[str, tuple[str, ...]]:
-    """Give, for every section whose class is chosen by name, the names that a checkpoint may have there."""
+    """Return the class names that a checkpoint may have in each section."""
     archs = (
         name
         for name, model in ARCH_MODEL_REGISTRY.items()

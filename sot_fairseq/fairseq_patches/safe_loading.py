@@ -104,7 +104,7 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
         upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"no whole fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
+            f"not an intact fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
         ) from None
     return upgraded
 

@@ -124,7 +124,7 @@ class SoTRobertaModel(RobertaModel):
         """Switch off the gradients of what classification does not use or the user has frozen.
 
         The language model head gets no gradient from a classification loss; a parameter that is trained but never
-        gets one makes distributed training fail or wait.
+        gets one makes distributed training fail or hang.
         """
         embedding = self.encoder.sentence_encoder.embed_tokens.weight
         for parameter in self.encoder.lm_head.parameters():
@@ -143,7 +143,7 @@ class SoTRobertaModel(RobertaModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Fit a checkpoint to this model: encoder complete, heads by name and shape, old names renamed.
 
-        Heads of other names or shapes are left out with one warning; stock code would look for ``dense`` and
+        Heads of other names or shapes are ignored with one warning; stock code would look for ``dense`` and
         ``out_proj`` in every head.
 
         Raises:
@@ -197,9 +197,7 @@ class SoTRobertaModel(RobertaModel):
     ) -> None:
         left_out = sorted({key.split(".")[0] for key in saved} - set(self.classification_heads))
         if left_out:
-            logger.warning(
-                "heads of the checkpoint that this model does not have are left out: %s", ", ".join(left_out)
-            )
+            logger.warning("heads of the checkpoint that this model does not have are ignored: %s", ", ".join(left_out))
         for head_name, head in self.classification_heads.items():
             own = {f"{head_name}.{key}": value for key, value in head.state_dict().items()}
             in_checkpoint = {key: value for key, value in saved.items() if key.startswith(f"{head_name}.")}
@@ -219,7 +217,7 @@ class SoTRobertaModel(RobertaModel):
         message = f"classification head {name!r} of the checkpoint has another shape: {'; '.join(differing)}"
         if self.strict_head:
             raise UsageError(f"{message}; give the head's options of that checkpoint, or leave out --strict-head")
-        logger.warning("%s; all of its tensors start from new values: %s", message, ", ".join(sorted(own)))
+        logger.warning("%s; all of its tensors are re-initialised: %s", message, ", ".join(sorted(own)))
 
 
 def _take(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:

@@ -83,7 +83,7 @@ class SentencePredictor:
 
         Args:
             sentences: Texts, or ``(first, second)`` tuples of texts, as the model was trained.
-            batch_size: Rows computed at once (> 0); rows of like length go together.
+            batch_size: Rows computed at once (> 0); rows of similar length go together.
             threshold: Probability from which a model that gives several labels gives a label.
 
         Raises:

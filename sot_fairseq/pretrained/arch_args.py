@@ -1,4 +1,4 @@
-"""fairseq-train's ``--arch`` and size flags of an encoder: from its folder, its checkpoint, or a wish."""
+"""fairseq-train's ``--arch`` and size flags of an encoder: from its folder, its checkpoint, or ``scratch:``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SIZES = (
 
 
 def bert_model_args(architecture: BertArchitecture) -> dict[str, Any]:
-    """Give fairseq's names of a BERT's sizes, with their values."""
+    """Map fairseq's names of a BERT's sizes to their values."""
     sizes = architecture
     values = (sizes.layers, sizes.embed_dim, sizes.ffn_dim, sizes.heads, sizes.max_positions)
     values += (sizes.activation, sizes.token_types, sizes.layer_norm_eps)

@@ -1,4 +1,4 @@
-"""The two ends of a probe that are fairseq's: the encoder that makes token states, and the heads that read them."""
+"""fairseq's part of a probe: the encoder that makes token states, and the heads that read them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class ProbeTask:
     def _batches(
         self, model: SoTRobertaModel, name: str, tokens: FairseqDataset, max_tokens: int
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Rows of like length, the longest first, and their states as the heads get them in training."""
+        """Rows of similar length, the longest first, and their states as the heads get them in training."""
         lengths = np.asarray(tokens.sizes)
         order = np.argsort(-lengths, kind="stable")
         pad = self.task.source_dictionary.pad()

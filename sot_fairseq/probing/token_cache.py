@@ -42,7 +42,7 @@ MEBIBYTE = 1 << 20
 
 
 class EncodedSplit(NamedTuple):
-    """A split as it comes out of the encoder.
+    """A split as the encoder returns it.
 
     Attributes:
         lengths: Tokens of each row.

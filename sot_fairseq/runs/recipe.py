@@ -45,7 +45,7 @@ def train_command(
     save_dir: Path,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """Return the words of a ``fairseq-train`` command.
+    """Return the arguments of a ``fairseq-train`` command.
 
     Args:
         data: The preprocessed data.
@@ -102,5 +102,5 @@ def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
     for name in ("batch_size", "max_epoch", "update_freq", "distributed_world_size"):
         value = getattr(found, name)
         if value is not None and value < 1:
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     return found

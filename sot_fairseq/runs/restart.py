@@ -17,7 +17,7 @@ NAMES = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+)\.pt")  # tho
 
 
 class Restart(NamedTuple):
-    """A whole checkpoint.
+    """An intact checkpoint.
 
     Attributes:
         path: The file.
@@ -34,7 +34,7 @@ class Restart(NamedTuple):
 
 
 def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]:
-    """Find the checkpoint to resume from: ``checkpoint_last.pt``, or the newest whole one if that is absent or damaged.
+    """Find the checkpoint to resume from: ``checkpoint_last.pt``, or else the newest intact one.
 
     Returns:
         The checkpoint, or None if the folder has none at all; and why it is not ``checkpoint_last.pt``, or "".
@@ -56,7 +56,7 @@ def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]
 
 
 def newest_checkpoint(save_dir: str | os.PathLike[str]) -> Restart | None:
-    """The whole checkpoint of most updates in a folder; None if there is none."""
+    """The intact checkpoint with the most updates in a folder; None if there is none."""
     whole = []
     for path in sorted(Path(save_dir).glob("checkpoint*.pt")):
         if NAMES.fullmatch(path.name):

@@ -90,7 +90,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         for name, default in (("shorten_method", "none"), ("add_prev_output_tokens", False), ("d2v2_multi", False)):
             if cfg[name] != default:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} plays no part in this task; leave it out "
+                    f"--{name.replace('_', '-')} is not used by this task; leave it out "
                     "(sequences are cut to --max-positions, the longer sentence first)"
                 )
         trained = kwargs.get("from_checkpoint", False)
@@ -212,13 +212,13 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         return {type(self).__name__: {"early_stopping": early_stopping_state()}}
 
     def set_checkpoint_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with what :meth:`get_checkpoint_dict` gave."""
+        """Restore what :meth:`get_checkpoint_dict` returned."""
         restore_early_stopping(state_dict.get("early_stopping", {}))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> SoTRobertaModel:
         """Build the encoder that ``--arch`` names and its head.
 
-        fairseq's own RoBERTa is built as this package's subclass of it, which hands heads the padding mask.
+        fairseq's own RoBERTa is built as this package's subclass of it, which passes the padding mask to the heads.
 
         Raises:
             UsageError: for an arch that is neither RoBERTa nor BERT, or a head that cannot be built.

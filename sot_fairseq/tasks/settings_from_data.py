@@ -1,4 +1,4 @@
-"""What a run need not be told, since the preprocessed data say it: special tokens, kind of targets."""
+"""Settings taken from the preprocessed data: special tokens, kind of targets."""
 
 from __future__ import annotations
 

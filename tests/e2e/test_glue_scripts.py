@@ -128,7 +128,7 @@ def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
         run = run_script("cola.sh", "--cpu", **settings)
     assert (run.returncode, run.stdout) == (2, "")
     advice = "wait for it, or give another --output-dir (OUT_DIR)"
-    assert run.stderr == f"error: another run is at work: {tmp_path}; {advice}\n"
+    assert run.stderr == f"error: another run is using the folder: {tmp_path}; {advice}\n"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 

@@ -106,7 +106,7 @@ def test_a_file_with_named_columns(model, run, tmp_path):
         run(model, tmp_path / "own.tsv", "--text-columns", "body")
     with pytest.raises(UsageError, match=r"trained on 1 text\(s\) a row, not on 2 \(number, text\): .*own.tsv"):
         run(model, tmp_path / "own.tsv", "--text-columns", "number,text")
-    with pytest.raises(UsageError, match=r"which columns hold the text: .*own.tsv; give --text-columns"):
+    with pytest.raises(UsageError, match=r"the text columns are unknown: .*own.tsv; give --text-columns"):
         run(model, tmp_path / "own.tsv")
     with (tmp_path / "own.tsv").open("a") as stream:
         stream.write("5\ttoo\tmany\n")
