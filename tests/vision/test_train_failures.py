@@ -200,7 +200,7 @@ def test_resume_with_other_classes(images, train, tmp_path):
         (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax wants a range"),
         (["--opt", "adahessian"], "--opt adahessian needs second derivatives"),
         (["--mean", "1", "2"], "--mean and --std want"),
-        (["--warmup-epochs", "300"], "the warm-up of 300 epochs leaves none of 300; shorten --warmup-epochs"),
+        (["--warmup-epochs", "300"], "the warm-up of 300 epochs uses up all 300; shorten --warmup-epochs"),
         (["--initial-checkpoint", "nowhere.pth"], r"no such file: .*nowhere\.pth"),
         (["--resume", "nowhere.pth"], r"no such file: .*nowhere\.pth"),
         (["--resume"], "nothing to resume"),

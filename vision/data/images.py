@@ -98,7 +98,7 @@ def _check_size(image: Image.Image, num_bytes: int, max_pixels: int) -> None:
 
 
 def unreadable_reason(data: bytes, error: Exception) -> str:
-    """Say why bytes could not be decoded."""
+    """Why bytes could not be decoded."""
     if not data:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):

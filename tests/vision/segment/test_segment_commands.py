@@ -272,7 +272,7 @@ def test_training_wants_data():
     [
         (["--ignore-index", 3], "--ignore-index 3 is a class"),
         (["--scale", 2, 1], "--scale wants the smaller number first"),
-        (["--steps", 5, "--warmup-steps", 5], "the warm-up of 5 steps leaves none of 5"),
+        (["--steps", 5, "--warmup-steps", 5], "the warm-up of 5 steps uses up all 5"),
         (["--opt", "nonsense"], "timm refuses the options"),
         (["--train-split", "nowhere"], "no images: .*images/nowhere"),
         (["--nonsense"], "unknown option --nonsense"),
