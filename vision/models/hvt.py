@@ -16,8 +16,8 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead
-from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.register import create_with_head, model_cfg, register_variant
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
 

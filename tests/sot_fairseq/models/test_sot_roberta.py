@@ -69,7 +69,7 @@ def test_a_head_of_another_shape_is_re_initialised(model, caplog):
     assert "out_proj.weight [3, 16] -> [2, 16]" in warning
     model.strict_head = True
     with pytest.raises(
-        UsageError, match="has another shape: .*; give the head's options .*, or leave out --strict-head"
+        UsageError, match=r"has another shape: .*; give the head's options .*, or leave out --strict-head"
     ):
         fit(model, **{key: torch.ones(3, 16)})
 
