@@ -20,7 +20,7 @@ from sot_hf.safe_resume import SafeResumeTrainer
 __all__ = ["WholeFilesTrainer"]
 
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container")  # in torch's errors when a file cannot be written on
-RESUME = "free some, and resume with --resume_from_checkpoint last"
+RESUME = "free some space, and resume with --resume_from_checkpoint last"
 
 
 class WholeFilesTrainer(SafeResumeTrainer):

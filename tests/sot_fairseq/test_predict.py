@@ -209,7 +209,7 @@ def test_regression_gives_numbers_and_a_submission_within_the_range(stsb, run, t
         (["--batch-size", "0"], "--batch-size 0; give 1 or more"),
         (["x.tsv", "--task", "RTE", "--text-columns", "a"], "--text-columns beside --task"),
         (["x.tsv", "--task", "RTEE"], "no such task: 'RTEE'"),
-        (["x.tsv", "--submission", "out"], "no GLUE task: --submission; give --task"),
+        (["x.tsv", "--submission", "out"], "not those of a GLUE task: --submission; give --task"),
         (["x.tsv", "--text-columns", "a"], r"cannot read the file .*x.tsv"),
         (["--device", "tpux"], "no such device: tpux"),
         (["--head", "mnli"], "no classification head 'mnli': .* has sentence_classification_head"),

@@ -225,14 +225,14 @@ def test_mistakes_are_named(trainings, tmp_path, words, message):
 def test_a_command_that_cannot_be_searched_is_refused(trainings, tmp_path):
     words = [str(tmp_path / "s"), "--param", "lr=1,2"]
     for training, message in (
-        ([], "no one training command"),
+        ([], "expected one training command"),
         (["--", "DATA"], "no --best-checkpoint-metric"),
         (["--", "DATA", "--no-save", *METRIC], "--no-save"),
     ):
         with pytest.raises(UsageError, match=message):
             sweep.main([*words, *training])
     sweep.main([*words, "--trials", "1", "--seeds", "1", "--", "DATA", *METRIC])
-    with pytest.raises(UsageError, match="another sweep is in the folder"):
+    with pytest.raises(UsageError, match="the folder holds another sweep"):
         sweep.main([*words, "--trials", "1", "--seeds", "1", "2", "--", "DATA", *METRIC])
 
 

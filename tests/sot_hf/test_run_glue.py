@@ -324,7 +324,7 @@ def test_given_options_are_kept(tmp_path):
         ("--learning_rate nan", "--learning_rate nan is out of range"),
         ("--max_eval_samples -3", "--max_eval_samples -3 is out of range"),
         ("--num_train_epochs 0", "no training: --num_train_epochs 0"),
-        ("--eval_all_checkpoints", "no evaluation is asked for"),
+        ("--eval_all_checkpoints", "no evaluation requested"),
         ("--load_best_model_at_end True", "the options do not fit together"),
     ],
 )  # fmt: skip

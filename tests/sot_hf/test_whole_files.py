@@ -46,7 +46,7 @@ def test_files_beyond_the_limit_leave_nothing_half_written(kilobytes, whole, ber
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, hard))
     try:
         with pytest.raises(
-            UsageError, match=f"the disk is full, no checkpoint was written: {tmp_path}/checkpoint-6; make some"
+            UsageError, match=f"the disk is full, no checkpoint was written: {tmp_path}/checkpoint-6; free some"
         ) as error:
             main(words(bert_folder, rte, tmp_path, *RUN))
     finally:

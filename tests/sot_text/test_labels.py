@@ -31,7 +31,7 @@ def test_class_indices_by_name():
 
 def test_case_counts_where_it_tells_labels_apart(caplog):
     labels = check_labels(["Yes", "no", "yes"], "train.tsv")
-    assert "differ in upper and lower case only" in caplog.text
+    assert "differ only in case" in caplog.text
     np.testing.assert_array_equal(class_indices(table("yes", "Yes", "NO"), "label", labels), [2, 0, 1])
     with pytest.raises(UsageError, match=r"unknown label 'YES': dev.tsv line 2"):
         class_indices(table("YES"), "label", labels)
@@ -62,9 +62,9 @@ def test_unknown_label_names_line_and_value(value):
         (["a", ""], "'' is not a label"),
         (["a", " b"], "' b' is not a label"),
         (["a", "b\rc"], "is not a label"),
-        (["a", "madeupword0001"], "fairseq keeps 'madeupword0001' for itself"),
-        (["a", "<unk>"], "fairseq keeps '<unk>' for itself"),
-        (["<mask>", "b"], "fairseq keeps '<mask>' for itself"),
+        (["a", "madeupword0001"], "fairseq reserves 'madeupword0001'"),
+        (["a", "<unk>"], "fairseq reserves '<unk>'"),
+        (["<mask>", "b"], "fairseq reserves '<mask>'"),
         (["a", "b", "a"], "'a' is repeated"),
     ],
 )

@@ -197,7 +197,7 @@ def test_resume_with_other_classes(images, train, tmp_path):
         (["--interpolation", "random"], "--interpolation: invalid choice"),
         (["--ratio", "-1", "1"], "--ratio takes a range of positive numbers, not -1 to 1"),
         (["--scale", "0.5", "2"], "--scale takes a range of positive numbers up to 1, not 0.5 to 2"),
-        (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax wants a range"),
+        (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax takes a range"),
         (["--opt", "adahessian"], "--opt adahessian needs second derivatives"),
         (["--mean", "1", "2"], "--mean and --std want"),
         (["--warmup-epochs", "300"], "the warm-up of 300 epochs uses up all 300; shorten --warmup-epochs"),

@@ -287,7 +287,7 @@ def test_plain_values_are_read_as_python_reads_them(text):
     ],
 )
 def test_anything_else_is_no_plain_value(text):
-    with pytest.raises(UsageError, match="no plain value"):
+    with pytest.raises(UsageError, match="not a plain value"):
         plain_value(text)
 
 

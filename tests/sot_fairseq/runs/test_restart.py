@@ -60,7 +60,10 @@ class TestWholeCheckpoints:
         (run / "checkpoint_best.pt").unlink()
         state = run_train(data, run, *BEST, "--max-epoch", "2", "--finetune-from-model", epochs / "checkpoint1.pt")
         (warning,) = [record.getMessage() for record in caplog.records if "resuming from" in record.getMessage()]
-        assert f"resuming from {run}/checkpoint_2_12.pt (epoch 2 @ 12 updates); to start anew, give another" in warning
+        assert (
+            f"resuming from {run}/checkpoint_2_12.pt (epoch 2 @ 12 updates); to start from scratch, give another"
+            in warning
+        )
         assert ("there is no checkpoint_last.pt" if size is None else f"{last}") in warning
         whole = read_checkpoint(epochs / "checkpoint_last.pt", lazy=False)
         assert updates(state) == 18

@@ -146,7 +146,7 @@ def test_resume_wants_the_same_run(shapes, train, trained):
     ):
         with pytest.raises(UsageError, match=f"--resume: the checkpoint has {message}"):
             train(shapes, *SHORT, *words, "--resume")
-    with pytest.raises(UsageError, match=r"--resume goes on with the last\.pth\.tar of a run"):
+    with pytest.raises(UsageError, match=r"--resume continues from the last\.pth\.tar of a run"):
         train(shapes, *SHORT, "--resume", trained / "model_best.pth.tar")
     with pytest.raises(UsageError, match=r"a run is in .* already; add --resume"):
         train(shapes, *SHORT)
@@ -271,7 +271,7 @@ def test_training_wants_data():
     "words, message",
     [
         (["--ignore-index", 3], "--ignore-index 3 is a class"),
-        (["--scale", 2, 1], "--scale wants the smaller number first"),
+        (["--scale", 2, 1], "--scale takes the smaller number first"),
         (["--steps", 5, "--warmup-steps", 5], "the warm-up of 5 steps uses up all 5"),
         (["--opt", "nonsense"], "timm refuses the options"),
         (["--train-split", "nowhere"], "no images: .*images/nowhere"),

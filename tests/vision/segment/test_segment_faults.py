@@ -85,7 +85,7 @@ def test_a_long_image_as_it_is():
 
 def test_class_names_that_are_no_utf8(tmp_path):
     (tmp_path / "names.txt").write_bytes("wall\ncafé\n".encode("latin-1"))
-    with pytest.raises(UsageError, match=r"no UTF-8 text: .*names\.txt"):
+    with pytest.raises(UsageError, match=r"not UTF-8: .*names\.txt"):
         read_class_names(str(tmp_path), str(tmp_path / "names.txt"), 2)
     (tmp_path / "names.txt").write_text("wall\nsky\n", encoding="utf-8-sig")
     assert read_class_names(str(tmp_path), str(tmp_path / "names.txt"), 2) == ["wall", "sky"]

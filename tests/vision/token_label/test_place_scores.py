@@ -150,7 +150,7 @@ class TestRefused:
             PlaceScores(create("hvt_tiny_1", img_size=32))
 
     def test_class_tokens_alone(self):
-        with pytest.raises(UsageError, match="PoolingVisionTransformer gives 0 tokens, which are no grid"):
+        with pytest.raises(UsageError, match="PoolingVisionTransformer gives 0 tokens, which do not form a grid"):
             scores_and_logits(create("pit_ti_224"), (224, 224))
 
     def test_several_maps(self):
