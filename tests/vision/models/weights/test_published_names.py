@@ -222,7 +222,7 @@ def test_what_is_no_published_checkpoint_is_said(tmp_path):
         vision.load_published_checkpoint(
             build(), {"visual_tokens.tokens.x": torch.ones(1), "layers.0.weight": torch.ones(1)}
         )
-    with pytest.raises(UsageError, match=r"no such checkpoint: .*/absent\.pth"):
+    with pytest.raises(UsageError, match=r"no such file: .*/absent\.pth; check the path"):
         vision.load_published_checkpoint(build(), tmp_path / "absent.pth")
     broken = tmp_path / "broken.pth"
     broken.write_bytes(b"PK\x03\x04 not a checkpoint")
