@@ -93,9 +93,9 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
     """Download a file, unless it is there.
 
     A line on standard error says what is downloaded, from where, how large it is and under which terms, as soon as the
-    server has answered. What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a later call goes on from
-    there if the server still has the same file; so does this one when the connection is cut. Where no checksum is
-    known, the one that Hugging Face states for large files is used.
+    server has answered. What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a
+    later call goes on from there if the server still has the same file; so does this one when the connection is cut.
+    Where no checksum is known, the one that Hugging Face states for large files is used.
 
     Args:
         remote: What to download.
