@@ -7,8 +7,8 @@
 #   OUT_DIR   each task writes OUT_DIR/<task>  [out]
 #
 # The other variables are those of common.sh, and hold for every task. What is missing is downloaded before the first
-# training. A task that fails does not stop the others: the
-# table has those that did not, failed tasks are named at the end, and the exit status is then 1.
+# training. A task that fails does not stop the others: the table has those that did not, failed tasks are named at the
+# end, and the exit status is then 1.
 set -euo pipefail
 
 known=(CoLA RTE SST-2 MNLI QNLI MRPC STS-B QQP WNLI)

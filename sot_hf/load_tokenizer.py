@@ -132,7 +132,9 @@ def _lower_case(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
         )
     normalizer.lowercase = True
     tokenizer.backend_tokenizer.normalizer = normalizer
-    tokenizer.init_kwargs |= {"do_lower_case": True, "force_lower_case": True}
+    tokenizer.init_kwargs |= {"do_lower_case": True, "force_lower_case": True}  # what is saved
+    if hasattr(tokenizer, "do_lower_case"):
+        tokenizer.do_lower_case = True  # a BertTokenizer saves its own attribute
 
 
 def _with_decoder_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
