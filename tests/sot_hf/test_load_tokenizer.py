@@ -79,7 +79,7 @@ def test_lower_case_by_force_is_for_word_pieces(folder):
     loaded = tokenizer()
     loaded.backend_tokenizer.normalizer = None
     loaded.save_pretrained(folder)
-    with pytest.raises(UsageError, match="not BERT's word pieces, .*: --force_lower_case and .*; leave it out"):
+    with pytest.raises(UsageError, match=r"not BERT's word pieces, .*: --force_lower_case and .*; leave it out"):
         load_tokenizer(str(folder), tiny_model("bert"), force_lower_case=True)
 
 
