@@ -1,4 +1,4 @@
-r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
+r"""Prepare a run: find the encoder, preprocess the data, write the command of each training.
 
     python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
         [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
@@ -20,10 +20,9 @@ import torch
 
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import preprocess
-from sot_fairseq.data.binarize import find_data
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder, check_encoder, fetch_encoder, find
-from sot_fairseq.runs.recipe import train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import parse_recipe_options, train_command
 from sot_text.glue import GlueTask, get_task
 from sot_text.glue_files import download_missing
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
@@ -37,6 +36,7 @@ from sot_text.run_folder import (
     write_commands,
     write_settings,
 )
+from sot_text.splits import find_data
 
 __all__ = ["main"]
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare a run from the command line."""
     args, words = parse_run("python -m sot_fairseq.prepare", __doc__.split("\n")[0], arguments)
     _check_words(words, args.heads)
-    in_words = words_of_the_recipe(words)
+    in_words = parse_recipe_options(words)
     check_encoder(args.encoder)
     if args.download:
         download_missing(args.download, args.data_dir)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = get_hyperparameters(task.name, args.encoder, in_words.freeze_backbone)
     values, origin = apply_options(table, args, in_words)
     download_missing([task.name], args.data_dir)
-    data = find_data(task, args.data_dir)
+    data = find_data(task, args.data_dir, "--data-dir", task.splits[:1])
     run = {"task": task.name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
     run |= {"force_lower_case": args.force_lower_case, "data": data_checksums(task, data)}
     check_same_run(args.output_dir, run, "checkpoint_*.pt")
@@ -91,12 +91,12 @@ def _device(words: Sequence[str]) -> str:
 
 
 def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
-    """Refuse arguments that would make the trainings of several heads or seeds one and the same."""
+    """Refuse arguments that would make the trainings of several heads or seeds identical."""
     own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
     given = {word.partition("=")[0] for word in words}
     for option in own:
         if option in given:
-            raise UsageError(f"{option} would hold for every training: the extra arguments; give {own[option]}")
+            raise UsageError(f"{option} would apply to every training: the extra arguments; give {own[option]}")
     if "--head-fusion" in given and "cls" in heads:
         raise UsageError(
             "--head-fusion would replace the head cls: the extra arguments; leave cls out of --heads (HEAD)"

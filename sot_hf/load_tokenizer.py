@@ -55,7 +55,7 @@ def load_tokenizer(
         raise UsageError(f"no vocabulary: {where}; put the tokenizer's files there, or give --tokenizer_name")
     if len(tokenizer) > rows:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own one"
+            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own tokenizer"
         )
     if force_lower_case:
         _lower_case(tokenizer, source)

@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 
 from sot_base.errors import UsageError, run_main
-from sot_hf.data import find_data
 from sot_hf.load_config import load_config
 from sot_text.glue import GlueTask, get_task
 from sot_text.glue_files import download_missing
@@ -35,6 +34,7 @@ from sot_text.run_folder import (
     write_commands,
     write_settings,
 )
+from sot_text.splits import find_data
 
 __all__ = ["ENCODERS", "main"]
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = get_task(args.task)
     values, origin = apply_options(_hyperparameters(task, args.encoder, "--freeze_backbone" in _names(extra)), args)
     download_missing([task.name], args.data_dir)
-    data = find_data(task, str(args.data_dir))
+    data = find_data(task, args.data_dir, "--data-dir", task.splits[:1])
     run = {"task": task.name, "encoder": args.encoder, **dataclasses.asdict(values), "words": extra}
     run |= {"force_lower_case": args.force_lower_case, "data": data_checksums(task, data)}
     check_same_run(args.output_dir, run, "checkpoint-*")
@@ -135,10 +135,10 @@ def _names(extra: Sequence[str]) -> list[str]:
 
 
 def _check_extra(extra: Sequence[str]) -> None:
-    """Refuse arguments that would make the trainings of several heads or seeds one and the same."""
+    """Refuse arguments that would make the trainings of several heads or seeds identical."""
     for name, instead in OWN.items():
         if f"--{name}" in _names(extra):
-            raise UsageError(f"--{name} would hold for every training: the extra arguments; give {instead}")
+            raise UsageError(f"--{name} would apply to every training: the extra arguments; give {instead}")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Hyperparameters:
 
 
 def family(encoder: str) -> str:
-    """Give the family of an encoder, ``roberta``, ``bert``, ``minilm`` or ``gpt``.
+    """Return the family of an encoder, ``roberta``, ``bert``, ``minilm`` or ``gpt``.
 
     A name (``bert.base.cased``, ``roberta-base``, ``hf:openai-community/openai-gpt``) has that of its first word;
     SpanBERT's is ``bert``. So is that of a path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its
@@ -158,7 +158,7 @@ def read_table(path: str | os.PathLike[str], types: dict[str, type], keys: Seque
 
 
 def get_hyperparameters(task: str, encoder: str, frozen: bool = False) -> Hyperparameters:
-    """Look a task and an encoder up.
+    """Look up a task and an encoder.
 
     Args:
         task: A GLUE task, in any spelling that :func:`sot_text.glue.get_task` knows.

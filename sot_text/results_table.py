@@ -187,7 +187,9 @@ def read_reported() -> dict[tuple[str, ...], float]:
 def table(runs: dict[str, Results]) -> str:
     """A Markdown table of ``{run name: content of results.json}``."""
     reported = read_reported()
-    rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "reported", "seeds")]
+    rows: list[tuple[str, ...]] = [
+        ("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "reported", "seeds")
+    ]
     for run, results in runs.items():
         for head, content in results["heads"].items():
             for split, metrics in content["summary"].items():

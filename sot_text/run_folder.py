@@ -60,10 +60,10 @@ def parse_run(prog: str, description: str, arguments: Sequence[str] | None) -> t
     for name in GIVEN:
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     for seed in args.seeds:
         if not 0 <= seed < 2**32:  # what numpy takes
-            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
+            raise UsageError(f"not a valid seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
     return args, arguments[end + 1 :]
 
 

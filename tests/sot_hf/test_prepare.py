@@ -76,7 +76,7 @@ def test_mistakes(words, tmp_path):
     task = ["--task", "RTE", "--encoder", "gpt"]
     with pytest.raises(UsageError, match="no such encoder: nowhere; give gpt, or hf: and"):
         prepare.main([*words, "--task", "RTE", "--encoder", "nowhere"])
-    with pytest.raises(UsageError, match="--head_fusion would hold for every training"):
+    with pytest.raises(UsageError, match="--head_fusion would apply to every training"):
         prepare.main([*words, *task, "--", "--head-fusion", "words"])
     with pytest.raises(UsageError, match=r"not downloaded, SOT_OFFLINE is set: .*/CoLA.zip; unset it, or put"):
         prepare.main([*words, "--download", "RTE", "CoLA", "--encoder", "gpt"])
