@@ -259,8 +259,8 @@ def test_a_set_of_tasks_goes_on_after_a_failure(glue, encoder, tmp_path):
     [
         ({"GLUE_DIR": "/nowhere"}, "error: not downloaded, HF_HUB_OFFLINE is set: https://dl.fbaipublicfiles.com/glue"),
         ({"TASKS": " "}, "error: TASKS is blank; give some of CoLA RTE"),
-        ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is no task; give some of CoLA RTE SST-2 MNLI"),
-        ({"TASKS": "CoLA\nSST2"}, "error: TASKS=SST2 is no task"),
+        ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is not a task; give some of CoLA RTE SST-2 MNLI"),
+        ({"TASKS": "CoLA\nSST2"}, "error: TASKS=SST2 is not a task"),
     ],
 )
 def test_mistakes_in_a_set_of_tasks(glue, tmp_path, variables, message):
