@@ -21,7 +21,7 @@
 # sentences.
 #
 # OUT_DIR gets data/ (binary data), <head>/seed-<n>/ (checkpoints, train.log, command.txt), run.json and results.json. A
-# run that was stopped goes on from its last checkpoint when it is started again with the same settings; a training that
+# stopped run resumes from its last checkpoint when started again with the same settings; a training that
 # fails does not stop the others (finetune.py, which takes over this process, says more).
 set -euo pipefail
 
@@ -48,17 +48,17 @@ mistake() {
 mapfile -t heads < <(grep -oE "[^[:space:]]+" <<<"$HEAD")  # words may stand on several lines
 ((${#heads[@]})) || mistake "HEAD is blank; give one or more of mgcrp, gcp, gap, cls"
 for head in "${heads[@]}"; do
-  [[ "$head" =~ ^(mgcrp|gcp|gap|cls)$ ]] || mistake "HEAD=$head is no head; give one or more of mgcrp, gcp, gap, cls"
+  [[ "$head" =~ ^(mgcrp|gcp|gap|cls)$ ]] || mistake "HEAD=$head is not a head; give one or more of mgcrp, gcp, gap, cls"
 done
 mapfile -t seeds < <(grep -oE "[^[:space:]]+" <<<"$SEEDS")
 ((${#seeds[@]})) || mistake "SEEDS is blank; give one or more whole numbers"
 for seed in "${seeds[@]}"; do
-  [[ "$seed" =~ ^(0|[1-9][0-9]*)$ ]] || mistake "SEEDS=$seed is no whole number; give one or more"
+  [[ "$seed" =~ ^(0|[1-9][0-9]*)$ ]] || mistake "SEEDS=$seed is not a whole number; give one or more"
 done
 for name in MAX_EPOCH BATCH_SIZE; do
-  [[ "${!name:-1}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is no positive whole number; correct it"
+  [[ "${!name:-1}" =~ ^[1-9][0-9]*$ ]] || mistake "$name=${!name} is not a positive whole number; correct it"
 done
-[[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ && ! "${LR:-1}" =~ ^[0.]+([eE]|$) ]] || mistake "LR=$LR is no positive number; correct it"
+[[ "${LR:-1}" =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ && ! "${LR:-1}" =~ ^[0.]+([eE]|$) ]] || mistake "LR=$LR is not a positive number; correct it"
 [[ "${DRY_RUN:-0}" =~ ^[01]$ ]] || mistake "DRY_RUN=$DRY_RUN; give 1, or leave it out to train"
 dry=()
 [[ "${DRY_RUN:-0}" == 1 ]] && dry=(--dry-run)

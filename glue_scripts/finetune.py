@@ -6,7 +6,7 @@ This is what the scripts of this folder run; `common.sh` turns their variables i
 folder of its own in the output folder, and there is one table of all.
 
 A training or a task that fails does not stop the others: the table has what finished, failures are named at the end
-with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run goes on: finished
+with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run resumes: finished
 trainings are done, the others continue from their last checkpoint. SIGTERM, SIGHUP and Ctrl-C are passed on to the
 training, which saves a checkpoint on the first two, and end the run with 128 plus the signal's number.
 
@@ -101,7 +101,7 @@ class Run:
         self.failed: dict[str, str] = {}
 
     def finish(self) -> int:
-        """Do all that is left to do; returns the exit status."""
+        """Run everything that is left; returns the exit status."""
         with _lock(self.folder) as self.lock:
             remove_unfinished(self.folder)
             if status := self._prepare():
@@ -160,7 +160,7 @@ class Run:
 
 
 class _lock:  # noqa: N801  # a context manager
-    """Hold a folder for this run; processes that inherit the lock hold it until they end."""
+    """Lock a folder for this run; processes that inherit the lock keep it until they end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -173,7 +173,7 @@ class _lock:  # noqa: N801  # a context manager
         except BlockingIOError:
             os.close(self.descriptor)
             raise UsageError(
-                f"another run is at work: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
+                f"another run is using the folder: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
             ) from None
         return self
 

@@ -79,7 +79,7 @@ def failure_reason(log: Path, start: int, status: int) -> str:
         status: Its status, negative for a signal.
     """
     if status < 0:
-        hint = ", perhaps for want of memory" if status == -9 else ""
+        hint = ", perhaps out of memory" if status == -9 else ""
         return f"killed by signal {-status}{hint}"
     with log.open("rb") as stream:
         stream.seek(start)

@@ -1,6 +1,6 @@
 """Find an encoder by name or path, in the form that fairseq fine-tunes from.
 
-``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs to go on.
+``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs next.
 ENCODER is
 
 * a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
@@ -39,7 +39,7 @@ TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What it takes to preprocess for an encoder and to fine-tune it.
+    """What preprocessing and fine-tuning need to know of an encoder.
 
     Attributes:
         bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
@@ -68,13 +68,13 @@ class Encoder:
         return ["--bpe", self.bpe, TOKENIZER_OPTIONS[self.bpe], str(self.tokenizer)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields with paths as strings."""
+        """Return the fields with paths as strings."""
         fields = dataclasses.asdict(self)
         fields |= {"token_args": self.token_args, "preprocess_args": self.preprocess_args}
         return {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
 
     def as_lines(self) -> list[str]:
-        """Give ``field<TAB>value`` lines for shell scripts."""
+        """Return ``field<TAB>value`` lines for shell scripts."""
         values = {name: value if isinstance(value, list) else [value] for name, value in self.as_dict().items()}
         return [f"{name}\t{item}" for name, items in values.items() for item in items if item is not None]
 
@@ -144,7 +144,7 @@ def _from_fairseq(checkpoint: Path) -> Encoder:
 
 
 def _key(weights: Path, arch: str | None) -> str:
-    """Tell one conversion from another by the files that go into it: their paths, sizes and times."""
+    """Identify a conversion by its input files: their paths, sizes and times."""
     text = f"{CONVERSION} {arch}"
     for name in (weights.name, "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         file = weights.resolve().parent / name

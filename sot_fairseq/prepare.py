@@ -1,7 +1,7 @@
-r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
+r"""Prepare a run: find the encoder, preprocess the data, write the command of each training.
 
     python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
-        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- further words]
+        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
 ``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
@@ -25,12 +25,12 @@ from sot_base.download.file import sha256_of
 from sot_base.errors import UsageError, run_main
 from sot_base.small_files import read_json
 from sot_fairseq import preprocess
-from sot_fairseq.data.binarize import find_data
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import find
-from sot_fairseq.runs.recipe import train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import parse_recipe_options, train_command
 from sot_text.glue import GlueTask, get_task
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
+from sot_text.splits import find_data
 
 __all__ = ["RUN_FILE", "main"]
 
@@ -81,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperparameters:
-    """The table's values, replaced by those of the options, and these by those of further words."""
-    in_words = words_of_the_recipe(words)
+    """The table's values, replaced by those of the options, and these by those of the extra arguments."""
+    in_words = parse_recipe_options(words)
     values = get_hyperparameters(args.task, args.encoder, in_words.freeze_backbone)
     given: dict[str, Any] = {}
     for source in (args, in_words):
@@ -96,26 +96,29 @@ def _check_numbers(args: argparse.Namespace) -> None:
     for name in ("lr", "batch_size", "max_epoch"):
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     for seed in args.seeds:
         if not 0 <= seed < 2**32:  # what numpy takes
-            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
+            raise UsageError(f"not a valid seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
 
 
 def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
-    """Refuse words that would make the trainings of several heads or seeds one and the same."""
+    """Refuse arguments that would make the trainings of several heads or seeds identical."""
     own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
     given = {word.partition("=")[0] for word in words}
     for option in own:
         if option in given:
-            raise UsageError(f"{option} would hold for every training: the further words; give {own[option]}")
+            raise UsageError(f"{option} would apply to every training: the extra arguments; give {own[option]}")
     if "--head-fusion" in given and "cls" in heads:
-        raise UsageError("--head-fusion would replace the head cls: the further words; leave cls out of --heads (HEAD)")
+        raise UsageError(
+            "--head-fusion would replace the head cls: the extra arguments; leave cls out of --heads (HEAD)"
+        )
 
 
 def _checksums(task: GlueTask, data_dir: Path) -> dict[str, str]:
     """Checksums of the train and dev files."""
-    files = [find_data(task, data_dir) / split.file for split in task.splits if not split.is_test]
+    folder = find_data(task, data_dir, "--data-dir", task.splits[:1])
+    files = [folder / split.file for split in task.splits if not split.is_test]
     return {file.name: sha256_of(file) for file in files if file.is_file()}
 
 

@@ -39,12 +39,12 @@ import logging
 from collections.abc import Sequence
 
 from sot_base.errors import UsageError, run_main
+from sot_base.names import join_names, split_names
 from sot_fairseq.data.binarize import write_data
 from sot_fairseq.tokenizers.subwords import SUBWORDS
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
 from sot_text.labels import parse_labels
-from sot_text.names import join_names, split_names
 
 __all__ = ["main"]
 
@@ -102,7 +102,7 @@ def _task(args: argparse.Namespace) -> GlueTask:
     own = (args.text_columns, args.label_column, args.labels, args.regression or None, args.multi_label or None)
     if args.task:
         if any(option is not None for option in own):
-            raise UsageError(f"options for own data beside --task {args.task}: the command line; leave one kind out")
+            raise UsageError(f"options for custom data beside --task {args.task}: the command line; leave one kind out")
         return get_task(args.task)
     if not (args.text_columns and args.label_column):
         raise UsageError("no task: the command line; give --task, or --text-columns and --label-column")

@@ -53,7 +53,7 @@ def load_tokenizer(
         raise UsageError(f"no vocabulary: {where}; put the tokenizer's files there, or give --tokenizer_name")
     if len(tokenizer) > rows:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own one"
+            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own tokenizer"
         )
     if do_lower_case and _keeps_case(tokenizer):
         logger.warning("the vocabulary of %s is cased: --do_lower_case is ignored, text keeps its case", source)

@@ -78,12 +78,14 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         The task's folder.
 
     Raises:
-        UsageError: If there is no such task, or its files cannot be had.
+        UsageError: If there is no such task, or its files are not available.
     """
     task = get_task(name)
     folder = Path(output_dir).absolute() / task.name
     if not (force or missing_files(task, folder)):
         return folder
+    if task.name not in GLUE_FILES:
+        raise UsageError(f"no address known for {task.name}: GLUE_FILES; put the files into {folder} yourself")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         wanted = [split.file for split in task.splits] if force else missing_files(task, folder)
@@ -93,7 +95,8 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         with tempfile.TemporaryDirectory(prefix=f".{task.name}.", dir=folder.parent) as temporary:
             fresh = Path(temporary) / task.name
             if task.name == "MRPC":
-                _assemble_mrpc(*archives, fresh)
+                train, test, dev_ids = archives
+                _assemble_mrpc(train, test, dev_ids, fresh)
             else:
                 unpack(archives[0], fresh, [split.file for split in task.splits])
             if broken := missing_files(task, fresh):

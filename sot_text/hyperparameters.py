@@ -83,7 +83,7 @@ class Hyperparameters:
 
 
 def family(encoder: str) -> str:
-    """Give the family of an encoder, ``roberta``, ``bert`` or ``minilm``.
+    """Return the family of an encoder, ``roberta``, ``bert`` or ``minilm``.
 
     A name (``bert.base.cased``, ``roberta-base``) has that of its first word; SpanBERT's is ``bert``. So is that of a
     path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its conversion). All else, ``scratch:...`` too,
@@ -128,7 +128,7 @@ def read_table(path: str | os.PathLike[str], types: dict[str, type], keys: Seque
 
 
 def get_hyperparameters(task: str, encoder: str, frozen: bool = False) -> Hyperparameters:
-    """Look a task and an encoder up.
+    """Look up a task and an encoder.
 
     Args:
         task: A GLUE task, in any spelling that :func:`sot_text.glue.get_task` knows.

@@ -2,7 +2,7 @@
 
 Environment variables:
 
-* ``SOT_CACHE``: the folder for files from elsewhere, by default ``~/.cache/sot``;
+* ``SOT_CACHE``: the folder for downloads, by default ``~/.cache/sot``;
 * ``SOT_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``): no connection is made;
 * ``SOT_MIRROR``: a base address (``https://mirror.example.org/files``) that replaces the scheme and host of every
   address, for a network of its own;
@@ -59,7 +59,7 @@ class RemoteFile:
 
 
 def cache_dir() -> Path:
-    """Give the folder for files from elsewhere: ``$SOT_CACHE``, by default ``~/.cache/sot``.
+    """Return the folder for downloaded files: ``$SOT_CACHE``, by default ``~/.cache/sot``.
 
     Raises:
         UsageError: If neither is known, as for a container's user without a home.
@@ -73,7 +73,7 @@ def cache_dir() -> Path:
 
 
 def is_offline() -> bool:
-    """Tell whether ``SOT_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids connections."""
+    """Return whether ``SOT_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids connections."""
     return bool(_forbidding())
 
 
@@ -82,7 +82,7 @@ def _forbidding() -> list[str]:
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Give the hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

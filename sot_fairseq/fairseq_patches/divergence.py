@@ -1,4 +1,4 @@
-"""What a training does about values that are not finite: it says where they arose, and it counts skipped steps."""
+"""Non-finite values in a training: report where they arose, and count skipped steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DivergenceError", "NonFiniteFinder", "check_weights", "report_diverg
 
 
 class DivergenceError(UsageError):
-    """A training whose values are no longer finite."""
+    """A training with non-finite values."""
 
 
 def report_divergence() -> None:

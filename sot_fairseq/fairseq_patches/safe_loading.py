@@ -85,7 +85,7 @@ def _load_checkpoint_to_cpu(
 
 
 def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Give a checked checkpoint the form that fairseq's present code expects, as its own function does.
+    """Return a checked checkpoint the form that fairseq's present code expects, as its own function does.
 
     Args:
         state: The checkpoint; changed in place.
@@ -104,7 +104,7 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
         upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"no whole fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
+            f"not an intact fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
         ) from None
     return upgraded
 

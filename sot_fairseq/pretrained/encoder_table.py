@@ -107,7 +107,7 @@ GPT2_BPE = tuple(
 
 
 def find_encoder(name: str, force: bool = False) -> Path:
-    """Give the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
+    """Return the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
 
     What is missing is downloaded, unless that is forbidden (:func:`sot_base.download.file.is_offline`).
 
@@ -126,7 +126,7 @@ def find_encoder(name: str, force: bool = False) -> Path:
 
 
 def find_gpt2_bpe(force: bool = False) -> Path:
-    """Give the folder of RoBERTa's byte-pair encoding: ``$GPT2_BPE_DIR``, by default ``<cache>/gpt2_bpe``.
+    """Return the folder of RoBERTa's byte-pair encoding: ``$GPT2_BPE_DIR``, by default ``<cache>/gpt2_bpe``.
 
     Into the latter the files are downloaded; a folder that the variable names is left as it is.
 
@@ -140,7 +140,7 @@ def find_gpt2_bpe(force: bool = False) -> Path:
 
 
 def gpt2_bpe_dir() -> tuple[Path, str]:
-    """Give the folder where the byte-pair encoding is looked for, and where it comes from."""
+    """Return the folder where the byte-pair encoding is looked for, and where it comes from."""
     return Path(os.environ.get("GPT2_BPE_DIR") or cache_dir() / "gpt2_bpe"), f"{FAIRSEQ_FILES}/gpt2_bpe/"
 
 

@@ -12,7 +12,7 @@ from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
 from sot_text.hyperparameters import Hyperparameters
 
-__all__ = ["schedule", "train_command", "words_of_the_recipe"]
+__all__ = ["schedule", "train_command", "parse_recipe_options"]
 
 USER_DIR = Path(__file__).resolve().parents[1]
 OPTIMIZER = [
@@ -45,7 +45,7 @@ def train_command(
     save_dir: Path,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """Give the words of a ``fairseq-train`` command.
+    """Return the arguments of a ``fairseq-train`` command.
 
     Args:
         data: The preprocessed data.
@@ -55,9 +55,9 @@ def train_command(
         head: ``mgcrp``, ``gcp``, ``gap`` or ``cls``.
         seed: Of the head's initial weights, the order of samples and dropout.
         save_dir: For the checkpoints.
-        words: Further words; they come last, so that they replace the recipe's.
+        words: Extra arguments; they come last and override the recipe's.
     """
-    found = words_of_the_recipe(words)
+    found = parse_recipe_options(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
     total, warmup = schedule(header.splits["train"].rows, values, *shares)
     fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
@@ -83,8 +83,8 @@ def train_command(
     ]
 
 
-def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
-    """Find what the recipe must know among further words: what sets the number of updates, frozen or not.
+def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the extra arguments that the recipe depends on: those that set the number of updates, and frozen or not.
 
     Raises:
         UsageError: If one has no positive whole number.
@@ -98,9 +98,9 @@ def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
     try:
         found = parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
-        raise UsageError(f"{error}: the further words; give a whole number") from None
+        raise UsageError(f"{error}: the extra arguments; give a whole number") from None
     for name in ("batch_size", "max_epoch", "update_freq", "distributed_world_size"):
         value = getattr(found, name)
         if value is not None and value < 1:
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     return found

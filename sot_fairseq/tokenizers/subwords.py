@@ -52,7 +52,7 @@ class Subwords(Protocol):
         """Cut a text into pieces whose ids, put together, are those of the text."""
 
     def encode(self, pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Give the ids of all pieces, one after the other, and the number of ids of each piece."""
+        """Return the ids of all pieces, one after the other, and the number of ids of each piece."""
 
     def save(self, folder: Path) -> None:
         """Write the files that the class can be loaded from, and ``dict.txt``."""

@@ -65,7 +65,7 @@ def test_a_terminal_has_one_line_that_moves(tmp_path, clock):
         ("Traceback\nValueError: odd\n\n", 1, "ValueError: odd"),
         ("", 3, "status 3"),
         ("x\n", -11, "killed by signal 11"),
-        ("x\n", -9, "killed by signal 9, perhaps for want of memory"),
+        ("x\n", -9, "killed by signal 9, perhaps out of memory"),
     ],
 )
 def test_why_a_training_failed(tmp_path, text, status, reason):

@@ -160,7 +160,7 @@ def test_hydra_and_processes_are_commands():
         group, key = override.split("=")[0].split(".")
         assert key in config[group], override
     (words,) = commands("--distributed-rank")
-    tests = (REPOSITORY / "tests" / "sot_fairseq" / "test_processes.py").read_text()
+    tests = (REPOSITORY / "tests" / "sot_fairseq" / "fairseq_patches" / "test_processes.py").read_text()
     args = parse(words)
     assert (args.distributed_world_size, args.distributed_rank) == (2, 0)
     assert all(f'"{word}"' in tests for word in words if word.startswith(("--distributed", "--ddp")))

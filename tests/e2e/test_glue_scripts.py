@@ -89,17 +89,17 @@ def test_data_to_results(glue, encoder, tmp_path):
     "variables, words, message",
     [
         ({"GLUE_DIR": ""}, (), "error: GLUE_DIR is not set"),
-        ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is no head; give one or more of mgcrp, gcp, gap, cls"),
+        ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is not a head; give one or more of mgcrp, gcp, gap, cls"),
         ({"HEAD": " "}, (), "error: HEAD is blank; give one or more of mgcrp, gcp, gap, cls"),
         ({"SEEDS": " "}, (), "error: SEEDS is blank; give one or more whole numbers"),
-        ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
-        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is no whole number"),
-        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is no head"),
+        ({"SEEDS": "1 two"}, (), "error: SEEDS=two is not a whole number"),
+        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is not a whole number"),
+        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is not a head"),
         ({"DRY_RUN": "yes"}, (), "error: DRY_RUN=yes; give 1, or leave it out to train"),
-        ({"LR": "0.0"}, (), "error: LR=0.0 is no positive number"),
-        ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
-        ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
-        ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
+        ({"LR": "0.0"}, (), "error: LR=0.0 is not a positive number"),
+        ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is not a positive whole number"),
+        ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is not a positive whole number"),
+        ({"LR": "fast"}, (), "error: LR=fast is not a positive number"),
         ({"OUT_DIR": "/dev/null/out"}, (), "error: Not a directory: /dev/null/out; check the path"),
         ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
         ({"GLUE_DIR": "/nowhere"}, (), "error: "),
@@ -128,7 +128,7 @@ def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
         run = run_script("cola.sh", "--cpu", **settings)
     assert (run.returncode, run.stdout) == (2, "")
     advice = "wait for it, or give another --output-dir (OUT_DIR)"
-    assert run.stderr == f"error: another run is at work: {tmp_path}; {advice}\n"
+    assert run.stderr == f"error: another run is using the folder: {tmp_path}; {advice}\n"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -172,12 +172,12 @@ def test_a_training_that_fails_does_not_stop_the_others(glue, encoder, tmp_path)
     run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)
     assert run.returncode == 1, run.stdout[-3000:] + run.stderr[-3000:]
     error = run.stderr.splitlines()[-1]
-    assert error.startswith("error: 1 of 3 trainings of CoLA failed: mgcrp, seed 2 (cannot go on: ")
+    assert error.startswith("error: 1 of 3 trainings of CoLA failed: mgcrp, seed 2 (cannot resume: ")
     assert error.endswith("; correct them and start again")
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["heads"]["mgcrp"]["seeds"]) == ["1", "3"]
     assert list(results["failed"]) == ["mgcrp/seed-2"]
-    assert results["failed"]["mgcrp/seed-2"].startswith("cannot go on: ")
+    assert results["failed"]["mgcrp/seed-2"].startswith("cannot resume: ")
 
     last.unlink()
     run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)

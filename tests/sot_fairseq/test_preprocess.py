@@ -398,8 +398,8 @@ def test_other_folders_are_never_replaced(tmp_path, gpt2_folder):
     [
         ([], "no task: the command line; give --task, or --text-columns and --label-column"),
         (["--task", "snli"], "no such task: 'snli'; use one of CoLA"),
-        (["--task", "RTE", "--labels", "a,b"], "options for own data beside --task RTE"),
-        (["--task", "RTE", "--regression"], "options for own data beside --task RTE"),
+        (["--task", "RTE", "--labels", "a,b"], "options for custom data beside --task RTE"),
+        (["--task", "RTE", "--regression"], "options for custom data beside --task RTE"),
         (["--text-columns", "a", "--label-column", "l", "--labels", "x,x"], "'x' is repeated: --labels"),
         (["--text-columns", "a", "--label-column", "l", "--labels", "x"], "fewer than two labels"),
         (["--task", "RTE", "--cased"], "--cased or --uncased with --bpe gpt2"),
