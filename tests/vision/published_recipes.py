@@ -94,10 +94,12 @@ NO_COUNTERPART = {
     **dict.fromkeys(("--workers", "--num_workers"), "as many as there are cores; no influence on the result"),
 }
 
+_PUBLISHED_OPTIONS = {option for values in DEFAULTS.values() for option in values}
+
 
 def options(words, processes):
     """The options of a training that the words ask for, resolved for so many processes."""
-    args = parse_args(train_parser(), ["DIR", *words])
+    args = parse_args(train_parser(), words)
     args.world_size = processes
     resolve_options(args)
     return args
@@ -119,14 +121,40 @@ def name_here(option):
     return None if option in NO_COUNTERPART else RENAMED.get(option, option.lstrip("-").replace("-", "_"))
 
 
-def deviations(words, script, processes):
+def differences(values, args):
     """The options that are not the published ones: what ours have."""
-    args, found = vars(options(words, processes)), {}
-    for option, value in published(words, script).items():
+    found = {}
+    for option, value in values.items():
         name = name_here(option)
         if name and args[name] != value and EQUAL.get(option) != (value, args[name]):
             found[option] = args[name]
     return found
+
+
+def deviations(words, script, processes):
+    """The same of the recipe that words ask for."""
+    return differences(published(words, script), vars(options(words, processes)))
+
+
+def typed_options(command):
+    """What a published command says of the options."""
+    values, words = {}, command.split()
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("-") and word not in ("-m", "-b"):
+            values[word] = True if after.startswith("--") else _number(after)
+        elif word == "-b":
+            values["--batch-size"] = int(after)
+    for name in ("--native-amp", "--apex-amp"):
+        if values.pop(name, False):
+            values["--amp"] = True
+    return {name: value for name, value in values.items() if name in _PUBLISHED_OPTIONS}
+
+
+def _number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def allowed_deviations(words):

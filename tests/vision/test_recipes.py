@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shlex
+import shutil
 from fnmatch import fnmatchcase
 
 import pytest
@@ -21,6 +22,7 @@ from vision.cli.config_file import CONFIG_FOLDER, parse_args, read_yaml
 from vision.cli.hvt_files import HVT_SIZES
 from vision.cli.recipes import find_recipe
 from vision.cli.train_options import train_parser
+from vision.models.names import PUBLISHED_NAMES
 from vision.predict import predict_parser
 from vision.validate import validate_parser
 
@@ -268,6 +270,35 @@ class TestModelOfValidation:
         assert parse_args(predict_parser(), ["a.jpg", "--model", "lvvit_s"]).model == "lvvit_s"
 
 
+TRAININGS = [
+    (old.strip(" `"), new)
+    for old, new in rows(MIGRATION)
+    if "vision/train.py" in new and re.search(r"distributed|\.sh", old)
+]
+
+
+@pytest.mark.parametrize("old, new", TRAININGS)
+def test_a_published_command_trains_as_published(old, new, monkeypatch, tmp_path):
+    """The row's new command has the script's defaults, what the model's README and files say, and what was typed."""
+    shutil.copytree(GOLDEN / "recipes" / "hvt", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    _, processes, words = re.match(r"(torchrun --nproc_per_node (\d+)|python) vision/train.py (.*)", new).groups()
+    words = shlex.split(words)
+    data = words.pop(0) if words[0] == "DIR" else None
+    args = parse_args(train_parser(), words)
+    name = {ours: theirs for theirs, ours in PUBLISHED_NAMES.items()}.get(args.model, args.model)
+    script = next(script for asked, (script, _) in facts.SCRIPTS.items() if asked[1].startswith(name[:3]))
+    asked = ("typed", name) if script != facts.HVT else ("--config", words[1])
+    values = facts.published(asked, script) | facts.typed_options(old)
+    assert data or args.data_dir in ("DIR", "CIFAR100")
+    found = facts.differences(values, vars(facts.options(words, int(processes or 1))))
+    assert found.items() <= facts.allowed_deviations(asked).items()
+
+
+def test_the_migration_has_all_of_them():
+    assert len(TRAININGS) == 20
+
+
 PROGRAMS = r"distributed_train|main\.py|eval\.sh|scripts/|dist_test|model_name"
 PLACEHOLDER = re.compile(r"\$|path/to|model_name|PATH|DIR")
 
@@ -279,7 +310,7 @@ def seed_commands():
     lines = re.findall(
         rf"^(?:CUDA_VISIBLE_DEVICES=\S+ )?((?:\./|sh |bash |python ).*(?:{PROGRAMS}).*)$", text, re.MULTILINE
     )
-    return [line.split(" # ")[0].replace("[path/to/", "path/to/").split() for line in lines]
+    return [line.split(" # ")[0].replace("[path/to/", "path/to/").split() for line in lines if "run_glue" not in line]
 
 
 def test_every_command_of_the_readmes_is_in_the_migration():
