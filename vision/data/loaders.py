@@ -7,7 +7,6 @@ and lets the data set replace a file that cannot be read.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from timm.data.loader import PrefetchLoader
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sot_base.errors import UsageError
+from sot_base.loading_processes import end_loading_processes_at_exit, leave_signals_to_the_parent
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
 from vision.data.image_steps import add_steps
@@ -60,12 +60,6 @@ class BadImages:
             self._named.add(image.name)
 
 
-def leave_signals_to_the_parent(worker: int) -> None:
-    """Ignore signals that often go to a whole group of processes: the main process ends this one when it has saved."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
 class Loader:
     """torch's data loader, which reports bad images to `BadImages` in the main process.
 
@@ -88,6 +82,8 @@ class Loader:
         bad_images: BadImages,
     ) -> None:
         self.dataset, self.sampler, self.device, self.bad_images = dataset, sampler, device, bad_images
+        if workers:
+            end_loading_processes_at_exit()
         self._loader = DataLoader(
             dataset,
             batch_size=batch_size,
