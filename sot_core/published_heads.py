@@ -27,9 +27,9 @@ def _read_call(
             cfg, num_classes, input_dim = None, cfg, num_classes
         else:
             cfg, num_classes = None, cfg
-    if (cfg is None) == (representation is None):
-        raise ValueError("a head needs one dictionary: Classifier(cfg) or Classifier(num_classes, input_dim, cfg)")
     values = representation if cfg is None else cfg
+    if values is None or (cfg is not None and representation is not None):
+        raise ValueError("a head needs one dictionary: Classifier(cfg) or Classifier(num_classes, input_dim, cfg)")
     sizes = {"num_classes": 1000 if num_classes is None else num_classes}
     if input_dim is None:
         return values, sizes
