@@ -31,7 +31,7 @@ from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.formats.dictionary import read_dictionary
 from sot_text.formats.wordpiece import read_vocab, word_pieces
 
-__all__ = ["Encoder", "fairseq_arch_args", "find"]
+__all__ = ["Encoder", "check_encoder", "fairseq_arch_args", "fetch_encoder", "find"]
 
 CONVERSION = 1  # goes up when a conversion comes out differently, so that old ones are not found again
 TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece-model", "wordpiece": "--vocab"}
@@ -79,6 +79,33 @@ class Encoder:
         return [f"{name}\t{item}" for name, items in values.items() for item in items if item is not None]
 
 
+def check_encoder(encoder: str) -> None:
+    """Check that an encoder is a name, a path or ``scratch:<layers>x<dim>``, before anything is downloaded for it.
+
+    Raises:
+        UsageError: If it is none of them.
+    """
+    if encoder.startswith("scratch:"):
+        scratch_arch_args(encoder)
+    elif encoder not in ENCODERS and not Path(encoder).exists():
+        raise UsageError(
+            f"no such encoder: {encoder} is neither a name nor a path ({Path(encoder).resolve()}); "
+            f"the names are {', '.join(ENCODERS)} and scratch:<layers>x<dim>"
+        )
+
+
+def fetch_encoder(encoder: str) -> None:
+    """Download what a named encoder, or one from scratch, needs and this machine lacks.
+
+    Raises:
+        UsageError: If it cannot be had.
+    """
+    if encoder in ENCODERS:
+        find_encoder(encoder)
+    if encoder.startswith(("scratch:", "roberta.")):
+        find_gpt2_bpe()
+
+
 def find(encoder: str, output_dir: str | os.PathLike[str] | None = None) -> Encoder:
     """Find an encoder.
 
@@ -94,13 +121,8 @@ def find(encoder: str, output_dir: str | os.PathLike[str] | None = None) -> Enco
         return _scratch(encoder)
     if encoder in ENCODERS:
         return _from_path(find_encoder(encoder), output, encoder, ENCODERS[encoder].arch)
-    path = Path(encoder)
-    if not path.exists():
-        raise UsageError(
-            f"no such encoder: {encoder} is neither a name nor a path ({path.resolve()}); "
-            f"the names are {', '.join(ENCODERS)} and scratch:<layers>x<dim>"
-        )
-    return _from_path(path, output)
+    check_encoder(encoder)
+    return _from_path(Path(encoder), output)
 
 
 def _scratch(encoder: str) -> Encoder:

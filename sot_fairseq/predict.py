@@ -9,7 +9,7 @@ The input is one of
 
 * standard input (no file, or ``-``): one text a line, the two of a pair with a tab between them, no header line. An
   empty line is an empty text, or two;
-* a file of the GLUE task that the model was trained on, or of ``--task``: train, dev or test, told apart by the file's
+* a file of the GLUE task that the model was trained on, or of ``--task``: train, dev or test, recognised by the file's
   name or else by its first line;
 * any TSV file with a header line and ``--text-columns``.
 

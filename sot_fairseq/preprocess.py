@@ -90,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     casing = text.add_mutually_exclusive_group()
     casing.add_argument("--cased", dest="lower_case", action="store_false", help="insist on a cased vocabulary")
     casing.add_argument("--uncased", dest="lower_case", action="store_true", help="insist on a lower-cased one")
+    casing.add_argument(
+        "--force-lower-case",
+        action="store_true",
+        help="lower-case text even if the vocabulary is cased, as --do_lower_case of BERT's scripts does",
+    )
     parser.set_defaults(lower_case=None)
     text.add_argument(
         "--moses-detokenize", action="store_true", help="turn tokenized English text into plain text first"
@@ -121,9 +126,10 @@ def _encoder(args: argparse.Namespace) -> TextEncoder:
     if given is None:
         raise UsageError(f"no tokenizer files: --bpe {args.bpe}; give {option}")
     if args.bpe == "wordpiece":
-        return TextEncoder.wordpiece(given, args.lower_case, args.moses_detokenize)
-    if args.lower_case is not None:
-        raise UsageError(f"--cased or --uncased with --bpe {args.bpe}: the command line; it keeps the case")
+        return TextEncoder.wordpiece(given, args.lower_case, args.moses_detokenize, args.force_lower_case)
+    if args.lower_case is not None or args.force_lower_case:
+        option = "--force-lower-case" if args.force_lower_case else "--cased or --uncased"
+        raise UsageError(f"{option} with --bpe {args.bpe}: the command line; it keeps the case")
     load = TextEncoder.gpt2 if args.bpe == "gpt2" else TextEncoder.sentencepiece
     return load(given, args.moses_detokenize)
 

@@ -46,7 +46,7 @@ from sot_fairseq.probing.encoding import ProbeTask
 from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
 from sot_fairseq.probing.token_cache import TokenCache, open_or_create
 from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
-from sot_fairseq.results import summarize, table
+from sot_text.results_table import summarize, table
 
 __all__ = ["main"]
 

@@ -70,7 +70,8 @@ class GlueArguments:
     config_name: str | None = _option(None, "a config.json from elsewhere")
     tokenizer_name: str | None = _option(None, "a tokenizer from elsewhere")
     cache_dir: str | None = _option(None, "where downloads are kept")
-    do_lower_case: bool = _option(False, "insist on a lower-casing tokenizer; a cased vocabulary keeps the case")
+    do_lower_case: bool = _option(False, "expect a lower-casing tokenizer; a cased vocabulary keeps the case")
+    force_lower_case: bool = _option(False, "lower-case text even if BERT's vocabulary is cased")
     max_seq_length: int | None = _option(
         None, "shorten samples to so many tokens, special ones included; default: 128, or less if the model takes less"
     )

@@ -46,6 +46,7 @@ def bert_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         split_special_tokens=True,  # written in a text, [SEP] is text
         do_lower_case=settings.do_lower_case,
+        **({"force_lower_case": True} if settings.force_lower_case else {}),
         **BERT_NAMES,
     )
 

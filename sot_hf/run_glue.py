@@ -104,7 +104,10 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
         freeze_backbone=glue.freeze_backbone,
         cache_dir=glue.cache_dir,
     )
-    tokenizer = load_tokenizer(glue.model_name_or_path, model, glue.tokenizer_name, glue.do_lower_case, glue.cache_dir)
+    tokenizer = load_tokenizer(
+        *(glue.model_name_or_path, model, glue.tokenizer_name),
+        *(glue.do_lower_case, glue.cache_dir, glue.force_lower_case),
+    )
     length = usable_length(model, tokenizer, glue.max_seq_length, pairs=task.num_inputs == 2)
     _check_fit(options, model, task)
 

@@ -46,11 +46,13 @@ class RemoteFile:
         url: Its https address.
         sha256: Its published checksum; None where none is known.
         size: Its published size in bytes.
+        terms: The licence, or where it is found; said before the download.
     """
 
     url: str
     sha256: str | None = None
     size: int | None = None
+    terms: str | None = None
 
     @property
     def name(self) -> str:
@@ -90,9 +92,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = False) -> Path:
     """Download a file, unless it is there.
 
-    What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a later call goes on from
-    there if the server still has the same file; so does this one when the connection is cut. Where no checksum is
-    known, the one that Hugging Face states for large files is used.
+    A line on standard error says what is downloaded, from where, how large it is and under which terms, as soon as the
+    server has answered. What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a
+    later call goes on from there if the server still has the same file; so does this one when the connection is cut.
+    Where no checksum is known, the one that Hugging Face states for large files is used.
 
     Args:
         remote: What to download.
@@ -120,7 +123,7 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
         url = _mirrored(remote.url)
         if not is_secure(url):
             raise _mistake(f"not an https address: {url}; set SOT_ALLOW_HTTP=1 if you trust the network, or {by_hand}")
-        part = Part(target, url, remote.size)
+        part = Part(target, url, remote.size, remote.terms)
         try:
             _fetch(part)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from email.message import Message
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -53,6 +54,7 @@ class Part:
         target: Where the whole file will be.
         url: Where it comes from; a part of another address is discarded.
         size: Published size in bytes, if known.
+        terms: The licence, or where it is found, if known.
 
     Attributes:
         validator: The server's strong ETag or modification date, which tells whether the file has changed.
@@ -60,12 +62,14 @@ class Part:
         sha256: The checksum that the server states, if it does.
     """
 
-    def __init__(self, target: Path, url: str, size: int | None = None) -> None:
+    def __init__(self, target: Path, url: str, size: int | None = None, terms: str | None = None) -> None:
         self.path = target.with_name(f"{target.name}.part")
         self.notes = target.with_name(f"{target.name}.part.json")
         self.name = target.name
         self.url = url
         self.published_size = size
+        self.terms = terms
+        self.announced = False
         self.validator: str | None = None
         self.size: int | None = None
         self.sha256: str | None = None
@@ -99,6 +103,15 @@ class Part:
         self.size, self.validator, self.sha256 = size, validator, sha256
         text = json.dumps({name: getattr(self, name) for name in NOTED})
         self.notes.write_text(text, encoding="utf-8")
+
+    def announce(self) -> None:
+        """Say once what is downloaded: the address, the size, where to, the terms."""
+        if self.announced:
+            return
+        self.announced = True
+        size = "size unknown" if self.size is None else f"{self.size / 1e6:,.1f} MB"
+        terms = f"; terms: {self.terms}" if self.terms else ""
+        sys.stderr.write(f"downloading {self.url} ({size}) to {self.path.parent}{terms}\n")
 
     def discard(self) -> None:
         """Delete the received part."""
@@ -134,6 +147,7 @@ def transfer(part: Part) -> None:
             part.discard()
             raise Refused(f"the server's file has {size} bytes, expected {part.published_size}")
         part.begin(size, _validator(response.headers), redirects.sha256 or _linked_sha256(response.headers))
+        part.announce()
         bar = tqdm(
             total=size, initial=start, desc=part.name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
         )

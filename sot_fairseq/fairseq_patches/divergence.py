@@ -14,7 +14,7 @@ from torch import nn
 
 from sot_base.errors import UsageError
 from sot_base.finite import first_not_finite
-from sot_fairseq.runs.restart import newest_checkpoint
+from sot_fairseq.fairseq_patches.restart import newest_checkpoint
 
 __all__ = ["DivergenceError", "NonFiniteFinder", "check_weights", "report_divergence"]
 

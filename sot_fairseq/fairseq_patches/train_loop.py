@@ -15,8 +15,8 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import open_dict
 
+from sot_fairseq.fairseq_patches.restart import LAST, find_restart
 from sot_fairseq.fairseq_patches.stop_signals import signals
-from sot_fairseq.runs.restart import LAST, find_restart
 
 __all__ = ["early_stopping_state", "patch_train_loop", "restore_early_stopping"]
 

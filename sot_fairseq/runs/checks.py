@@ -14,8 +14,8 @@ import torch
 from sot_base.atomic import atomic_file, remove_unfinished
 from sot_base.errors import UsageError
 from sot_fairseq.fairseq_patches.checkpoint_config import check_literals
+from sot_fairseq.fairseq_patches.restart import LAST, find_restart
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
-from sot_fairseq.runs.restart import LAST, find_restart
 
 __all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run", "metrics_of"]
 

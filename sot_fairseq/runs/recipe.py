@@ -15,10 +15,6 @@ from sot_text.hyperparameters import Hyperparameters
 __all__ = ["schedule", "train_command", "parse_recipe_options"]
 
 USER_DIR = Path(__file__).resolve().parents[1]
-OPTIMIZER = [
-    *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-06"),
-    *("--weight-decay", "0.1", "--clip-norm", "0.0"),
-]
 
 
 def schedule(rows: int, values: Hyperparameters, update_freq: int = 1, world_size: int = 1) -> tuple[int, int]:
@@ -71,7 +67,8 @@ def train_command(
         *(() if encoder.restore_file is None else ("--finetune-from-model", str(encoder.restore_file))),
         *("--batch-size", str(values.batch_size), "--required-batch-size-multiple", "1", "--num-workers", "0"),
         *("--distributed-world-size", "1"),  # fairseq would take all GPUs there are, and the batch times as large
-        *OPTIMIZER,
+        *("--optimizer", "adam", "--adam-betas", f"(0.9, {values.adam_beta2})", "--adam-eps", str(values.adam_eps)),
+        *("--weight-decay", str(values.weight_decay), "--clip-norm", str(values.clip_norm)),
         *("--lr-scheduler", "polynomial_decay", "--lr", str(values.lr)),
         *("--total-num-update", str(total), "--warmup-updates", str(warmup)),
         *("--max-epoch", str(values.max_epoch), "--seed", str(seed)),

@@ -87,10 +87,14 @@ class TextEncoder:
 
     @classmethod
     def wordpiece(
-        cls, vocab: str | os.PathLike[str], lower_case: bool | None = None, moses_detokenize: bool = False
+        cls,
+        vocab: str | os.PathLike[str],
+        lower_case: bool | None = None,
+        moses_detokenize: bool = False,
+        force_lower_case: bool = False,
     ) -> TextEncoder:
         """Load a WordPiece vocabulary. See :class:`WordPieceSubwords`."""
-        return cls(WordPieceSubwords(vocab, lower_case), moses_detokenize)
+        return cls(WordPieceSubwords(vocab, lower_case, force_lower_case), moses_detokenize)
 
     @property
     def vocab_size(self) -> int:

@@ -141,7 +141,7 @@ def test_downloads_are_commands(monkeypatch, tmp_path, capsys):
 def test_scripts_variables_and_words_exist():
     known = "".join((REPOSITORY / "glue_scripts" / name).read_text() for name in ("common.sh", "all.sh"))
     found = commands("glue_scripts/")
-    assert len(found) == 3
+    assert len(found) == 7
     for words in found:
         variables = [match[1] for match in map(VARIABLE.fullmatch, words) if match]
         script = words[len(variables) + 1]

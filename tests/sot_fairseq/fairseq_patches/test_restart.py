@@ -13,7 +13,7 @@ import torch
 
 from sot_base.errors import UsageError
 from sot_base.safe_checkpoint import read_checkpoint
-from sot_fairseq.runs.restart import find_restart, newest_checkpoint
+from sot_fairseq.fairseq_patches.restart import find_restart, newest_checkpoint
 from tests.sot_fairseq.conftest import command, run_train
 from tests.sot_fairseq.killed_training import contents, differences
 from tests.sot_fairseq.training_process import PROGRAM, read_until, start, two_processes, wait_until
