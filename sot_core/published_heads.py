@@ -28,7 +28,7 @@ def _read_call(
         else:
             cfg, num_classes = None, cfg
     values = representation if cfg is None else cfg
-    if values is None or None not in (cfg, representation):
+    if values is None or (cfg is not None and representation is not None):
         raise ValueError("a head needs one dictionary: Classifier(cfg) or Classifier(num_classes, input_dim, cfg)")
     sizes = {"num_classes": 1000 if num_classes is None else num_classes}
     if input_dim is None:

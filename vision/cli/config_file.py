@@ -142,7 +142,8 @@ def _on_recipe(
     """
     name = args.train_recipe
     if name in (None, "auto"):
-        name = NO_RECIPE if name is None and is_saved_run(values) else find_recipe(args.model)
+        alone = args.eval or (name is None and is_saved_run(values))  # nothing is trained, or all is said
+        name = NO_RECIPE if alone else find_recipe(args.model)
     if name != NO_RECIPE:
         path = find_config(name)
         options = parser.options()
