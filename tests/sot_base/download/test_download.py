@@ -385,7 +385,14 @@ def test_what_is_downloaded_is_said_and_no_progress_bar_without_a_terminal(remot
 
 
 def test_what_is_downloaded_is_said_once_also_after_a_cut(server, remote, target, capfd):
-    server.cuts, server.unsized = [1000], True
+    server.cuts = [1000]
+    download(remote, target)
+    size = f"{len(BODY) / 1e6:,.1f} MB"
+    assert capfd.readouterr().err == f"downloading {remote.url} ({size}) to {target.parent}\n"
+
+
+def test_a_size_that_the_server_does_not_say_is_unknown(server, remote, target, capfd):
+    server.unsized = True
     download(replace(remote, size=None), target)
     assert capfd.readouterr().err == f"downloading {remote.url} (size unknown) to {target.parent}\n"
 

@@ -26,7 +26,8 @@ from vision.training.build_trainer import build_trainer
 from vision.training.head_task import HeadTask
 
 SIZES = ("depth=2", "embed_dim=32", "num_heads=2", "stem_width=8", "patch_size=8")
-TINY = ("--model", "lvvit_t", "--img-size", "32", "--model-kwargs", *SIZES, "--device", "cpu", "-j", "0")
+TINY = ("--model", "lvvit_t", "--recipe", "none", "--img-size", "32", "--model-kwargs", *SIZES)
+TINY += ("--device", "cpu", "-j", "0")
 
 
 def write_maps(folder, data, names=CLASSES, order=None):
