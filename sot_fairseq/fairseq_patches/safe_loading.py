@@ -6,6 +6,7 @@ Files are read by :mod:`sot_base.safe_checkpoint`. What fairseq then takes from 
 
 from __future__ import annotations
 
+import argparse
 import collections
 import functools
 import os
@@ -67,8 +68,18 @@ def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False
         raise UsageError(f"no tensors under 'model': {where}; give a fairseq checkpoint")
     check_configuration(state, where)
     if to_build:
+        _check_sections(state, where)
         check_sizes(state, where)
     return state
+
+
+def _check_sections(state: Mapping[str, Any], where: str) -> None:
+    """Refuse a configuration without the parts that a model is built from."""
+    if state.get("cfg") is None:
+        return
+    for section in ("task", "model"):
+        if not isinstance(state["cfg"].get(section), (Mapping, argparse.Namespace)):
+            raise UsageError(f"no options of the {section} in the checkpoint: {where}; get or save it again")
 
 
 def _load_checkpoint_to_cpu(
@@ -103,9 +114,8 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
             overwrite_args_by_name(state["cfg"], overrides)
         upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"no whole fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
-        ) from None
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]  # omegaconf writes several lines
+        raise UsageError(f"no whole fairseq checkpoint ({reason}): {where}; get or save it again") from None
     return upgraded
 
 

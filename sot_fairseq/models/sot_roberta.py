@@ -176,7 +176,8 @@ class SoTRobertaModel(RobertaModel):
         language_model = {key for key in own if key.startswith(f"{prefix}encoder.lm_head.")}
         backbone = {key for key in own if key not in language_model and not key.endswith(".version")}
         missing = sorted(key for key in backbone if key not in state_dict)
-        foreign = [key for key in state_dict if key.startswith(f"{prefix}encoder.") and key not in own]
+        known = {f"{prefix}{key}" for key in self.state_dict()}
+        foreign = [key for key in state_dict if key.startswith(prefix) and key not in known]
         differing = [
             f"{key} {_shape(state_dict, key)} -> {_shape(own, key)}"
             for key in sorted({*foreign, *own} & state_dict.keys())

@@ -7,7 +7,6 @@ and lets the data set replace a file that cannot be read.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from timm.data.loader import PrefetchLoader
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sot_base.errors import UsageError
+from sot_base.loading_processes import LoadingContext, obey_the_trainer_alone
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
 from vision.data.image_steps import add_steps
@@ -60,12 +60,6 @@ class BadImages:
             self._named.add(image.name)
 
 
-def leave_signals_to_the_parent(worker: int) -> None:
-    """Ignore signals that often go to a whole group of processes: the main process ends this one when it has saved."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-
-
 class Loader:
     """torch's data loader, which reports bad images to `BadImages` in the main process.
 
@@ -97,7 +91,8 @@ class Loader:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # not the run's generator
-            worker_init_fn=leave_signals_to_the_parent,
+            multiprocessing_context=LoadingContext() if workers else None,
+            worker_init_fn=obey_the_trainer_alone,
         )
 
     def __len__(self) -> int:
