@@ -54,7 +54,7 @@ def read_checkpoint(
     start = first_bytes(path)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         return _read_safetensors(path, verify)
-    is_zip = zipfile.is_zipfile(path)
+    is_zip = _is_zip(path, where)
     if is_zip:
         check_records(path, verify)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -88,7 +88,7 @@ def read_tensor(content: bytes) -> torch.Tensor:
     """
     where, stream = Path("the file"), io.BytesIO(content)
     try:
-        if zipfile.is_zipfile(stream):
+        if _is_zip(stream, where):
             _check_archive(stream, len(content), where, verify=True)
         _refuse_byte_arrays(content, where)
         stream.seek(0)
@@ -116,6 +116,13 @@ def check_records(path: Path, verify: bool = True) -> None:
     """
     with path.open("rb") as file:
         _check_archive(file, path.stat().st_size, path.absolute(), verify)
+
+
+def _is_zip(file: Path | IO[bytes], where: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(file)
+    except zipfile.BadZipFile as error:  # of an archive in several parts
+        raise _damaged(where, error) from None
 
 
 def _check_archive(file: IO[bytes], size: int, where: Path, verify: bool) -> None:
