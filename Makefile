@@ -37,7 +37,7 @@ fuzz: install
 KILLS ?= 10
 kills: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rP --kills $(KILLS) tests/vision/training/test_kills.py \
-		tests/sot_fairseq/test_restart.py tests/sot_hf/test_whole_files.py -k kill
+		tests/sot_fairseq/fairseq_patches/test_restart.py tests/sot_hf/test_whole_files.py -k kill
 
 lint: install
 	$(BIN)/ruff check .

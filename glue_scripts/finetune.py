@@ -1,12 +1,13 @@
 """Fine-tune on GLUE tasks: every head with every seed, one after the other, and a table of dev metrics.
 
 This is what the scripts of this folder run; `common.sh` turns their variables into options. A run is prepared
-(`python -m sot_fairseq.prepare`, to which all other options are passed), its trainings write
-``<head>/seed-<n>/train.log``, and `python -m sot_fairseq.results` makes the table. With ``--tasks`` each task has a
-folder of its own in the output folder, and there is one table of all.
+(`python -m sot_fairseq.prepare`, to which all other options are passed, and which downloads what is missing), its
+trainings write ``<head>/seed-<n>/train.log``, and `python -m sot_fairseq.results` makes the table. For an encoder
+``gpt`` or ``hf:...`` the package is `sot_hf`, not `sot_fairseq`. With ``--tasks`` each task has a folder of its own in
+the output folder, there is one table of all, and everything is downloaded before the first training.
 
 A training or a task that fails does not stop the others: the table has what finished, failures are named at the end
-with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run goes on: finished
+with their reasons, and the exit status is 1 (2 if nothing finished). Started again, the run resumes: finished
 trainings are done, the others continue from their last checkpoint. SIGTERM, SIGHUP and Ctrl-C are passed on to the
 training, which saves a checkpoint on the first two, and end the run with 128 plus the signal's number.
 
@@ -30,6 +31,7 @@ from sot_base.children import Children
 from sot_base.errors import UsageError, run_main
 
 FAILED = "failed.txt"  # beside the checkpoints of a training that failed: the reason
+MODULES = {"fairseq-train": "fairseq_cli.train"}  # of commands that are not python -m MODULE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,12 +54,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-dir", required=True, type=Path, help="the folder for everything that is written")
     parser.add_argument("--heads", nargs="+", required=True, help="mgcrp, gcp, gap or cls")
     parser.add_argument("--seeds", nargs="+", required=True, help="one training each")
+    parser.add_argument("--encoder", required=True, help="what is fine-tuned")
     parser.add_argument("--dry-run", action="store_true", help="prepare the data, print the commands and stop")
     return parser
 
 
 def _run_tasks(children: Children, args: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run several tasks and print one table."""
+    """Run several tasks and print one table; what they need is downloaded first."""
+    side, prepare = _side(args.encoder), ["--output-dir", str(args.output_dir), "--encoder", args.encoder]
+    process = children.start(_python(f"{side}.prepare", "--download", *args.tasks, *prepare, *words))
+    if status := abs(children.wait(process)[0]):
+        return status
     failed, folders = [], []
     for task in args.tasks:
         print(f"\n==== {task}", flush=True)  # noqa: T201
@@ -74,7 +81,7 @@ def _run_tasks(children: Children, args: argparse.Namespace, words: Sequence[str
             folders.append(str(folder))
     if folders and not args.dry_run:
         _say(f"dev results of {' '.join(folders)}")
-        children.wait(children.start(_python("sot_fairseq.results", "--saved", *folders)))
+        children.wait(children.start(_python(f"{side}.results", "--saved", *folders)))
     if failed:
         sys.stderr.write(
             f"error: these tasks failed, the reasons are above: {' '.join(failed)}; correct them and start again\n"
@@ -90,18 +97,19 @@ class Run:
         args: The options of the command line.
         task: GLUE's name.
         folder: Where everything goes.
-        words: Options of `sot_fairseq.prepare`, and after ``--`` extra arguments for ``fairseq-train``.
+        words: Options of ``prepare``, and after ``--`` extra arguments for the training command.
     """
 
     def __init__(
         self, children: Children, args: argparse.Namespace, task: str, folder: Path, words: Sequence[str]
     ) -> None:
         self.children, self.args, self.task, self.folder, self.words = children, args, task, folder, words
+        self.side = _side(args.encoder)
         self.finished: list[str] = []
         self.failed: dict[str, str] = {}
 
     def finish(self) -> int:
-        """Do all that is left to do; returns the exit status."""
+        """Run everything that is left; returns the exit status."""
         with _lock(self.folder) as self.lock:
             remove_unfinished(self.folder)
             if status := self._prepare():
@@ -122,9 +130,9 @@ class Run:
         return status or bool(self.failed)
 
     def _prepare(self) -> int:
-        words = ["--task", self.task, "--output-dir", str(self.folder)]
+        words = ["--task", self.task, "--output-dir", str(self.folder), "--encoder", self.args.encoder]
         words += ["--heads", *self.args.heads, "--seeds", *self.args.seeds]
-        return self._call("sot_fairseq.prepare", *words, *self.words)
+        return self._call(f"{self.side}.prepare", *words, *self.words)
 
     def _train(self, head: str, seed: str) -> None:
         save_dir, name = self.folder / head / f"seed-{seed}", f"{head}, seed {seed}"
@@ -138,8 +146,9 @@ class Run:
         follower = LogFollower(log, name)
         start = follower.place
         with log.open("ab") as stream:
-            command = [*_python("fairseq_cli.train"), *shlex.split(text)[1:]]
-            training = self.children.start(command, stdout=stream, stderr=stream, pass_fds=[self.lock.fileno()])
+            training = self.children.start(
+                _command(shlex.split(text)), stdout=stream, stderr=stream, pass_fds=[self.lock.fileno()]
+            )
             (status,) = self.children.wait(training, look=follower.look)
         follower.close()
         if not status:
@@ -152,7 +161,7 @@ class Run:
 
     def _show_results(self) -> int:
         _say(f"{self.task}: dev results")
-        return self._call("sot_fairseq.results", str(self.folder))
+        return self._call(f"{self.side}.results", str(self.folder))
 
     def _call(self, module: str, *words: str) -> int:
         process = self.children.start(_python(module, *words), pass_fds=[self.lock.fileno()])
@@ -160,7 +169,7 @@ class Run:
 
 
 class _lock:  # noqa: N801  # a context manager
-    """Hold a folder for this run; processes that inherit the lock hold it until they end."""
+    """Lock a folder for this run; processes that inherit the lock keep it until they end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -173,7 +182,7 @@ class _lock:  # noqa: N801  # a context manager
         except BlockingIOError:
             os.close(self.descriptor)
             raise UsageError(
-                f"another run is at work: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
+                f"another run is using the folder: {self.folder}; wait for it, or give another --output-dir (OUT_DIR)"
             ) from None
         return self
 
@@ -182,6 +191,17 @@ class _lock:  # noqa: N801  # a context manager
 
     def __exit__(self, *error: object) -> None:
         os.close(self.descriptor)
+
+
+def _side(encoder: str) -> str:
+    """The package that fine-tunes an encoder."""
+    return "sot_hf" if encoder == "gpt" or encoder.startswith("hf:") else "sot_fairseq"
+
+
+def _command(words: list[str]) -> list[str]:
+    """A command of ``command.txt`` with this interpreter."""
+    module, arguments = (words[2], words[3:]) if words[0] == "python" else (MODULES[words[0]], words[1:])
+    return _python(module, *arguments)
 
 
 def _python(module: str, *words: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TextIO
 __all__ = ["LogFollower", "failure_reason"]
 
 VALIDATION = re.compile(r"epoch \d+ \| valid on .*")
+TRAINER_LOG = re.compile(r"\{'(loss|eval_)[^{}]*'epoch': '?([\d.]+)'?[^{}]*\}")  # of transformers' Trainer
+TRAINER_LOSS = re.compile(r"'loss': '?([^',}]+)")
 STEP = re.compile(r"\| train_inner \| epoch (\d+): +(\d+) / (\d+) .*?loss=([^,]+)")
 EVERY = 15.0  # seconds between progress lines where they do not replace each other
 
@@ -42,13 +44,20 @@ class LogFollower:
                 epoch, update, updates, loss = step.groups()
                 self.state = f"epoch {epoch.lstrip('0')}, update {update} of {updates}, loss {loss}"
             elif result := VALIDATION.search(line):
-                self._print(f"{self.name}: {result[0]}\n")
-                self.state = "validated"
+                self._show(result[0])
+            elif (entry := TRAINER_LOG.search(line)) and entry[1] == "eval_":
+                self._show(f"epoch {entry[2]} | {entry[0]}")
+            elif entry and (loss := TRAINER_LOSS.search(line)):
+                self.state = f"epoch {entry[2]}, loss {loss[1]}"
         now = time.monotonic()
         if now - self.printed >= (1.0 if self.in_place else EVERY):
             self.printed = now
             minutes, seconds = divmod(int(now - self.begin), 60)
             self._print(f"{self.name}: {minutes}:{seconds:02d}, {self.state}" + ("" if self.in_place else "\n"))
+
+    def _show(self, result: str) -> None:
+        self._print(f"{self.name}: {result}\n")
+        self.state = "validated"
 
     def close(self) -> None:
         """Read to the end, and leave no progress line."""
@@ -79,7 +88,7 @@ def failure_reason(log: Path, start: int, status: int) -> str:
         status: Its status, negative for a signal.
     """
     if status < 0:
-        hint = ", perhaps for want of memory" if status == -9 else ""
+        hint = ", perhaps out of memory" if status == -9 else ""
         return f"killed by signal {-status}{hint}"
     with log.open("rb") as stream:
         stream.seek(start)

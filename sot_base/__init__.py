@@ -1,1 +1,1 @@
-"""What every package of the toolkit needs: errors, atomic files, safe reading of checkpoints, downloads, tables."""
+"""Shared by all packages of the toolkit: errors, atomic files, safe reading of checkpoints, downloads, tables."""

@@ -1,4 +1,4 @@
-"""Files and folders that are replaced in one move: a reader never sees half of one."""
+"""Files and folders that are replaced atomically: a reader never sees a partial one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNFINISHED = ".unfinished"  # ends the name of what is being written; a killed p
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it becomes ``path`` when the block ends well and is removed when not.
+    """Yield a temporary path beside ``path``; it is renamed to ``path`` when the block succeeds and removed otherwise.
 
     A device or a pipe (``/dev/stdout``, ``/dev/null``) is written as it is, for a file must not take its place.
 
     Raises:
-        OSError: naming ``path`` if there is no room for it.
+        OSError: naming ``path`` if the disk is full.
     """
     target = Path(path)
     if target.is_dir():
@@ -47,10 +47,10 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; it replaces ``path`` when the block ends well, else nothing changes.
+    """Yield a temporary folder beside ``path``; it replaces ``path`` if the block succeeds.
 
     Raises:
-        OSError: naming ``path`` if there is no room for it.
+        OSError: naming ``path`` if the disk is full.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: str | os.PathLike[str]) -> list[Path]:
-    """Remove what killed processes were writing into a folder. Nobody else may be writing there.
+    """Remove unfinished files of killed processes from a folder. Nobody else may be writing there.
 
     Returns:
         What was removed.
@@ -87,7 +87,7 @@ def remove_unfinished(folder: str | os.PathLike[str]) -> list[Path]:
 
 @contextlib.contextmanager
 def _naming(target: Path) -> Iterator[None]:
-    """Let errors for want of room name the target: the system names none, a temporary file, or one that was read."""
+    """Let errors of a full disk name the target: the system names none, a temporary file, or one that was read."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""Child processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Children:
 
         Args:
             *processes: Some of those that were started.
-            look: Called again and again while they run, and once more in the end.
+            look: Called repeatedly while they run, and once more at the end.
 
         Returns:
             Their statuses, negative for a signal.

@@ -17,7 +17,7 @@ FORM = "write balanced, or NAME=WEIGHT,NAME=WEIGHT with positive numbers"
 
 
 def parse_class_weights(text: str, option: str = "--class-weights") -> dict[str, float] | None:
-    """Read ``balanced`` (None) or ``NAME=WEIGHT,...``; a name with a comma stands in quotes, ``"yes, really"=4``.
+    """Read ``balanced`` (None) or ``NAME=WEIGHT,...``; a name with a comma is quoted, ``"yes, really"=4``.
 
     Raises:
         UsageError: If the text has another form, a weight is not positive, or a name is repeated.
@@ -32,7 +32,7 @@ def parse_class_weights(text: str, option: str = "--class-weights") -> dict[str,
         except ValueError:
             weight = math.nan
         if not (name and equals and 0 < weight < math.inf):
-            raise UsageError(f"{item!r} is no weight of a class: {option} {text}; {FORM}")
+            raise UsageError(f"{item!r} is not a class weight: {option} {text}; {FORM}")
         if name in weights:
             raise UsageError(f"{name!r} is repeated: {option} {text}; {FORM}")
         weights[name] = weight
@@ -68,7 +68,7 @@ def class_weights(
         float64, (K,).
 
     Raises:
-        UsageError: As :func:`parse_class_weights`; for a name that is no class; for ``balanced`` if a class has no
+        UsageError: As :func:`parse_class_weights`; for a name that is not a class; for ``balanced`` if a class has no
             training row, or with several labels a row if a class has them all.
 
     Example:

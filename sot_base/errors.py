@@ -21,7 +21,7 @@ ADVICE = {
 
 
 class UsageError(ValueError):
-    """A mistake in the input or the command line that the user can mend.
+    """A mistake in the input or the command line that the user can correct.
 
     The message has the form ``<what is wrong>: <where>; <what to do>``. Command lines print it without a traceback
     and exit with status 2 (:func:`run_main`).
@@ -31,9 +31,9 @@ class UsageError(ValueError):
 def run_main(main: Callable[[], int | None]) -> None:
     """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
 
-    A path that cannot be read or written is a mistake that the user can mend, too, and so is a full disk, a file beyond
-    its limit, or a loading process that was killed for want of memory. Ctrl-C ends with status 130, as shells have it,
-    and without a traceback. Output is UTF-8, as input is, whatever the locale.
+    A path that cannot be read or written is also a mistake that the user can correct, and so is a full disk, a file
+    beyond its limit, or a loading process that was killed for lack of memory. Ctrl-C ends with status 130, as shells
+    have it, and without a traceback. Output is UTF-8, as input is, whatever the locale.
     """
     write_utf8()
     try:

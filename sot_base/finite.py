@@ -1,4 +1,4 @@
-"""Find what first is not finite in a model: a weight, or the output of a module."""
+"""Find the first non-finite weight or module output of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["find_culprit", "first_not_finite"]
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor with NaN or infinity; None if all are finite.
 
-    The tensors are looked at together: a GPU is waited for once.
+    The tensors are checked together, so that a GPU synchronises only once.
     """
     named = [(name, tensor) for name, tensor in tensors if tensor.is_floating_point()]
     if not named:
@@ -25,7 +25,7 @@ def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
 
 
 def find_culprit(model: nn.Module, forward: Callable[[], object]) -> str | None:
-    """Name what first is not finite: a weight, or else the output of a module, the innermost first.
+    """Name the first non-finite weight, or else the first module output, innermost modules first.
 
     Args:
         model: The model, in the mode of the step that failed.

@@ -9,7 +9,7 @@ __all__ = ["markdown_table"]
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Lay rows of the same length out as a Markdown table, the first one as its header, columns aligned."""
+    """Format rows of equal length as an aligned Markdown table; the first one is its header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows

@@ -15,7 +15,7 @@ UNSEEN = {"Cc", "Cf", "Zl", "Zp"}  # Unicode categories without a glyph: control
 
 
 def split_names(text: str, where: str) -> list[str]:
-    """Split ``a,b,c`` into names; a name with a comma stands in double quotes, as in a CSV file.
+    """Split ``a,b,c`` into names; a name with a comma is put in double quotes, as in a CSV file.
 
     Args:
         text: The names. Blanks around them are dropped.
@@ -37,7 +37,7 @@ def split_names(text: str, where: str) -> list[str]:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The reverse of :func:`split_names`.
+    """The inverse of :func:`split_names`.
 
     Example:
         >>> join_names(["no", "yes, really"])
@@ -49,7 +49,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def name_key(name: str) -> str:
-    """What two spellings of a name have in common: Unicode normalisation (NFC) and case do not matter."""
+    """The key that spellings of a name share: Unicode normalisation (NFC) and case do not matter."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

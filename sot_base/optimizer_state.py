@@ -1,4 +1,4 @@
-"""The state of an optimizer or a schedule from a file: checked before it is loaded, since torch believes all of it."""
+"""The state of an optimizer or a schedule from a file: checked before it is loaded, since torch trusts it."""
 
 from __future__ import annotations
 

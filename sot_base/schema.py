@@ -14,23 +14,23 @@ __all__ = ["describe_problem", "of_type"]
 T = TypeVar("T")
 
 
-def of_type(value: Any, kind: type[T], where: str, mend: str, strict: bool = True) -> T:
+def of_type(value: Any, kind: type[T], where: str, remedy: str, strict: bool = True) -> T:
     """Convert plain values (dictionaries, lists, numbers, strings) to a type, a struct or dataclass for example.
 
     Args:
         value: What was read.
         kind: The type, as msgspec takes it.
         where: The file, for messages.
-        mend: What to do, for messages.
+        remedy: What to do, for messages.
         strict: Whether a string may not stand for a number.
 
     Raises:
-        UsageError: ``<field>: expected <type>, got <type>: <where>; <mend>``.
+        UsageError: ``<field>: expected <type>, got <type>: <where>; <remedy>``.
     """
     try:
         return msgspec.convert(value, kind, strict=strict)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
-        raise UsageError(f"{describe_problem(error)}: {where}; {mend}") from None
+        raise UsageError(f"{describe_problem(error)}: {where}; {remedy}") from None
 
 
 def describe_problem(error: Exception) -> str:

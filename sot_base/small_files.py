@@ -27,12 +27,12 @@ LONG_NUMBER = re.compile(r"[-+0-9_:.a-fA-Fxo]{100,}")
 MAX_NODES = 100_000  # of a YAML file, each counted as often as an alias repeats it
 
 
-def read_text(path: str | os.PathLike[str], mend: str, max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: str | os.PathLike[str], remedy: str, max_bytes: int = MAX_BYTES) -> str:
     """Read a UTF-8 file whole.
 
     Args:
         path: The file.
-        mend: What to do if it cannot be read, for messages.
+        remedy: What to do if it cannot be read, for messages.
         max_bytes: Its largest size.
 
     Raises:
@@ -46,62 +46,64 @@ def read_text(path: str | os.PathLike[str], mend: str, max_bytes: int = MAX_BYTE
             with path.open("rb") as file:
                 content = file.read(max_bytes + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {path.name} ({error.strerror}): {where}; {mend}") from None
+        raise UsageError(f"cannot read {path.name} ({error.strerror}): {where}; {remedy}") from None
     if not is_file:
         what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise UsageError(f"{what} where a file is expected: {where}; {mend}")
+        raise UsageError(f"{what} where a file is expected: {where}; {remedy}")
     if len(content) > max_bytes:
-        raise UsageError(f"larger than {max_bytes / 2**20:.0f} MiB: {where}; {mend}")
+        raise UsageError(f"larger than {max_bytes / 2**20:.0f} MiB: {where}; {remedy}")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"not UTF-8 (byte {error.start}): {where}; {mend}") from None
+        raise UsageError(f"not UTF-8 (byte {error.start}): {where}; {remedy}") from None
 
 
-def read_json(path: str | os.PathLike[str], kind: type[T], mend: str = "get it again", max_bytes: int = MAX_BYTES) -> T:
+def read_json(
+    path: str | os.PathLike[str], kind: type[T], remedy: str = "get it again", max_bytes: int = MAX_BYTES
+) -> T:
     """Read a JSON file into a type.
 
     Args:
         path: The file.
         kind: What it holds: ``dict[str, Any]``, a dataclass, a `msgspec.Struct`.
-        mend: What to do about a mistake, for messages.
+        remedy: What to do about a mistake, for messages.
         max_bytes: Its largest size.
 
     Raises:
-        UsageError: As :func:`read_text`; if it is no JSON; or naming the field that is missing or of another type.
+        UsageError: As :func:`read_text`; if it is not JSON; or naming the field that is missing or of another type.
     """
-    return parse_json(read_text(path, mend, max_bytes), kind, str(Path(path).absolute()), mend)
+    return parse_json(read_text(path, remedy, max_bytes), kind, str(Path(path).absolute()), remedy)
 
 
-def parse_json(text: str, kind: type[T], where: str, mend: str) -> T:
+def parse_json(text: str, kind: type[T], where: str, remedy: str) -> T:
     """Read JSON into a type; `where` is what messages name.
 
     Raises:
-        UsageError: If it is no JSON, or naming the field that is missing or of another type.
+        UsageError: If it is not JSON, or naming the field that is missing or of another type.
     """
     try:
         content = json.loads(text, parse_int=_bounded_int)
         if SURROGATE.search(text):  # half a character, which cannot be written; a byte of a file name can
             json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"not a JSON file ({describe_problem(error)}): {where}; {mend}") from None
-    return of_type(content, kind, where, mend)
+        raise UsageError(f"not a JSON file ({describe_problem(error)}): {where}; {remedy}") from None
+    return of_type(content, kind, where, remedy)
 
 
-def read_yaml(path: str | os.PathLike[str], kind: type[T], mend: str = "correct it") -> T:
+def read_yaml(path: str | os.PathLike[str], kind: type[T], remedy: str = "correct it") -> T:
     """Read a YAML file into a type; only plain values are built.
 
     Raises:
         UsageError: As :func:`read_text`; as :func:`parse_yaml`.
     """
-    return parse_yaml(read_text(path, mend, MAX_YAML_BYTES), kind, str(Path(path).absolute()), mend)
+    return parse_yaml(read_text(path, remedy, MAX_YAML_BYTES), kind, str(Path(path).absolute()), remedy)
 
 
-def parse_yaml(text: str, kind: type[T], where: str, mend: str) -> T:
+def parse_yaml(text: str, kind: type[T], where: str, remedy: str) -> T:
     """Read YAML into a type; `where` is what messages name.
 
     Raises:
-        UsageError: If it is no YAML, nested too deeply or too large once its aliases are replaced; or naming the field
+        UsageError: If it is not YAML, nested too deeply or too large once its aliases are replaced; or naming the field
             that is missing or of another type.
     """
     import yaml
@@ -114,12 +116,12 @@ def parse_yaml(text: str, kind: type[T], where: str, mend: str) -> T:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise UsageError(f"not a YAML file ({' '.join(problem.split())}{line}): {where}; {mend}") from None
+        raise UsageError(f"not a YAML file ({' '.join(problem.split())}{line}): {where}; {remedy}") from None
     except (TypeError, KeyError, AttributeError, OverflowError):  # of an explicit tag, as in !!timestamp x
-        raise UsageError(f"not a YAML file (a value is not what its tag says): {where}; {mend}") from None
+        raise UsageError(f"not a YAML file (a value is not what its tag says): {where}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"not a YAML file ({describe_problem(error)}): {where}; {mend}") from None
-    return of_type(content, kind, where, mend)
+        raise UsageError(f"not a YAML file ({describe_problem(error)}): {where}; {remedy}") from None
+    return of_type(content, kind, where, remedy)
 
 
 def _bounded_int(digits: str) -> int:
@@ -151,7 +153,7 @@ def _check_events(events: Any) -> None:
 
 
 def _leaf(event: Any, sizes: dict[str, int]) -> tuple[str | None, int]:
-    """The anchor of an event that is no list or mapping, and for how many values it stands."""
+    """The anchor of an event that is not a list or mapping, and for how many values it stands."""
     import yaml
 
     if isinstance(event, yaml.AliasEvent):

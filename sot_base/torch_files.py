@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -21,7 +21,7 @@ def save_torch(content: Any, path: str | os.PathLike[str]) -> None:
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         stream = _Stream(file)
         try:
-            torch.save(content, stream)
+            torch.save(content, cast(BinaryIO, stream))
             file.flush()
         except RuntimeError as error:
             if stream.error is None:

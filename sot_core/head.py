@@ -86,7 +86,7 @@ class ClassificationHead(nn.Module):
         return self.fusion.features(*self._represent(tokens, padding_mask))
 
     def contributions(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Contributions:
-        """Split the logits into what the class token and what the words say; their sum is the logit.
+        """Split the logits into the contributions of the class token and of the words.
 
         Shape:
             As :meth:`forward` -> two tensors (B, K).

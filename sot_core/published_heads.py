@@ -27,7 +27,7 @@ class Classifier(ClassificationHead):
 
 
 class OnlyVisualTokensClassifier(ClassificationHead):
-    """A head on word tokens alone from a published dictionary, whose ``fusion_type`` plays no part.
+    """A head on word tokens alone from a published dictionary, whose ``fusion_type`` is ignored.
 
     Args:
         cfg: The dictionary; it is not changed.

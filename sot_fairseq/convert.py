@@ -88,7 +88,7 @@ def convert(
 
 
 def find_weights(source: str | os.PathLike[str]) -> Path:
-    """Give the file of weights that `source` is or, if it is a folder, has.
+    """Return the file of weights that `source` is or, if it is a folder, has.
 
     Raises:
         UsageError: If there is none.

@@ -7,7 +7,7 @@
 
 Encoders and the encoding go to ``$SOT_CACHE`` (by default ``~/.cache/sot``), where the training scripts look for them;
 GLUE's tasks go to ``<output-dir>/<task>``. What is there and complete is left alone; ``--force`` downloads it again. An
-interrupted download goes on where it stopped. The path of each folder is printed. :mod:`sot_base.download.file` lists
+interrupted download resumes where it stopped. The path of each folder is printed. :mod:`sot_base.download.file` lists
 the environment variables: ``SOT_MIRROR``, ``SOT_OFFLINE`` and the proxies'.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["list_names", "main"]
 
 
 def list_names(output_dir: Path) -> Iterator[str]:
-    """Give a line of four columns, tab-separated, for each name: name, state, folder, origin.
+    """Return a line of four columns, tab-separated, for each name: name, state, folder, origin.
 
     The state is ``present``, ``partial`` (files are missing) or ``absent``.
     """
@@ -48,7 +48,7 @@ def list_names(output_dir: Path) -> Iterator[str]:
     folder, origin = gpt2_bpe_dir()
     yield _line("gpt2", missing_files(folder, tuple(GPT2_BPE_SHA256)), len(GPT2_BPE_SHA256), folder, origin)
     for name, task in GLUE_TASKS.items():
-        urls = " ".join(remote.url for remote in GLUE_FILES[name])
+        urls = " ".join(remote.url for remote in GLUE_FILES.get(name, ()))
         folder = output_dir / name
         yield _line(name, missing_glue_files(task, folder), len(task.splits), folder, urls)
 

@@ -1,6 +1,6 @@
 """Find an encoder by name or path, in the form that fairseq fine-tunes from.
 
-``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs to go on.
+``python -m sot_fairseq.encoders ENCODER [--output-dir DIR] [--format json|lines]`` prints what a script needs next.
 ENCODER is
 
 * a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
@@ -31,7 +31,7 @@ from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
 from sot_text.formats.dictionary import read_dictionary
 from sot_text.formats.wordpiece import read_vocab, word_pieces
 
-__all__ = ["Encoder", "fairseq_arch_args", "find"]
+__all__ = ["Encoder", "check_encoder", "fairseq_arch_args", "fetch_encoder", "find"]
 
 CONVERSION = 1  # goes up when a conversion comes out differently, so that old ones are not found again
 TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece-model", "wordpiece": "--vocab"}
@@ -39,7 +39,7 @@ TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What it takes to preprocess for an encoder and to fine-tune it.
+    """What preprocessing and fine-tuning need to know of an encoder.
 
     Attributes:
         bpe: ``gpt2``, ``sentencepiece`` or ``wordpiece``.
@@ -68,15 +68,42 @@ class Encoder:
         return ["--bpe", self.bpe, TOKENIZER_OPTIONS[self.bpe], str(self.tokenizer)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields with paths as strings."""
+        """Return the fields with paths as strings."""
         fields = dataclasses.asdict(self)
         fields |= {"token_args": self.token_args, "preprocess_args": self.preprocess_args}
         return {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
 
     def as_lines(self) -> list[str]:
-        """Give ``field<TAB>value`` lines for shell scripts."""
+        """Return ``field<TAB>value`` lines for shell scripts."""
         values = {name: value if isinstance(value, list) else [value] for name, value in self.as_dict().items()}
         return [f"{name}\t{item}" for name, items in values.items() for item in items if item is not None]
+
+
+def check_encoder(encoder: str) -> None:
+    """Check that an encoder is a name, a path or ``scratch:<layers>x<dim>``, before anything is downloaded for it.
+
+    Raises:
+        UsageError: If it is none of them.
+    """
+    if encoder.startswith("scratch:"):
+        scratch_arch_args(encoder)
+    elif encoder not in ENCODERS and not Path(encoder).exists():
+        raise UsageError(
+            f"no such encoder: {encoder} is neither a name nor a path ({Path(encoder).resolve()}); "
+            f"the names are {', '.join(ENCODERS)} and scratch:<layers>x<dim>"
+        )
+
+
+def fetch_encoder(encoder: str) -> None:
+    """Download what a named encoder, or one from scratch, needs and this machine lacks.
+
+    Raises:
+        UsageError: If it cannot be had.
+    """
+    if encoder in ENCODERS:
+        find_encoder(encoder)
+    if encoder.startswith(("scratch:", "roberta.")):
+        find_gpt2_bpe()
 
 
 def find(encoder: str, output_dir: str | os.PathLike[str] | None = None) -> Encoder:
@@ -94,13 +121,8 @@ def find(encoder: str, output_dir: str | os.PathLike[str] | None = None) -> Enco
         return _scratch(encoder)
     if encoder in ENCODERS:
         return _from_path(find_encoder(encoder), output, encoder, ENCODERS[encoder].arch)
-    path = Path(encoder)
-    if not path.exists():
-        raise UsageError(
-            f"no such encoder: {encoder} is neither a name nor a path ({path.resolve()}); "
-            f"the names are {', '.join(ENCODERS)} and scratch:<layers>x<dim>"
-        )
-    return _from_path(path, output)
+    check_encoder(encoder)
+    return _from_path(Path(encoder), output)
 
 
 def _scratch(encoder: str) -> Encoder:
@@ -144,7 +166,7 @@ def _from_fairseq(checkpoint: Path) -> Encoder:
 
 
 def _key(weights: Path, arch: str | None) -> str:
-    """Tell one conversion from another by the files that go into it: their paths, sizes and times."""
+    """Identify a conversion by its input files: their paths, sizes and times."""
     text = f"{CONVERSION} {arch}"
     for name in (weights.name, "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
         file = weights.resolve().parent / name

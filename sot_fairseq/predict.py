@@ -1,4 +1,4 @@
-r"""Predict with a fine-tuned checkpoint: sentences in, label names and probabilities out, a line for each line.
+r"""Predict with a fine-tuned checkpoint: reads sentences, writes label names and probabilities, line by line.
 
     echo "A cat sleeps." | python -m sot_fairseq.predict out/sst2/seed-1
     python -m sot_fairseq.predict out/rte/seed-1 glue_data/RTE/dev.tsv --output predictions.tsv
@@ -9,7 +9,7 @@ The input is one of
 
 * standard input (no file, or ``-``): one text a line, the two of a pair with a tab between them, no header line. An
   empty line is an empty text, or two;
-* a file of the GLUE task that the model was trained on, or of ``--task``: train, dev or test, told apart by the file's
+* a file of the GLUE task that the model was trained on, or of ``--task``: train, dev or test, recognised by the file's
   name or else by its first line;
 * any TSV file with a header line and ``--text-columns``.
 
@@ -38,10 +38,10 @@ import torch
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
+from sot_base.names import join_names, split_names
 from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
 from sot_fairseq.prediction.read_input import Row, read_lines, read_task_file
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task
-from sot_text.names import join_names, split_names
 from sot_text.submission import (
     INDEX_COLUMNS,
     check_submission,
@@ -116,7 +116,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.text_columns and args.task:
         raise UsageError("--text-columns beside --task: the command line; leave one out")
     if args.input == "-" and sys.stdin is None:
-        raise UsageError("standard input is closed: the command line; name a file, or send lines in")
+        raise UsageError("standard input is closed: the command line; name a file, or pipe lines in")
     for option, path in (("--output", args.output), ("--submission", args.submission)):
         if path and os.path.isfile(path) and os.path.exists(args.input) and os.path.samefile(path, args.input):
             raise UsageError(f"{option} would replace the input: {os.path.abspath(path)}; choose another")
@@ -127,7 +127,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.batch_size < 1:
         raise UsageError(f"not a positive number: --batch-size {args.batch_size}; give 1 or more")
     if not 0 <= args.threshold <= 1:
-        raise UsageError(f"no probability: --threshold {args.threshold:g}; give a number from 0 to 1")
+        raise UsageError(f"not a probability: --threshold {args.threshold:g}; give a number from 0 to 1")
 
 
 def _task(args: argparse.Namespace, predictor: SentencePredictor) -> GlueTask | None:
@@ -137,7 +137,7 @@ def _task(args: argparse.Namespace, predictor: SentencePredictor) -> GlueTask | 
     if predictor.header is not None and predictor.header.task in GLUE_TASKS:
         return GLUE_TASKS[predictor.header.task]
     if args.submission is not None:
-        raise UsageError("the model's data are no GLUE task: --submission; give --task")
+        raise UsageError("the model's data are not those of a GLUE task: --submission; give --task")
     return None
 
 
@@ -152,7 +152,7 @@ def _read_file(
     elif task is not None:
         table, columns = read_task_file(path, task, optional)
     else:
-        raise UsageError(f"which columns hold the text: {path.absolute()}; give --text-columns")
+        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns")
     if num_inputs is not None and len(columns) != num_inputs:
         raise UsageError(
             f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "

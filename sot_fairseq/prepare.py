@@ -1,141 +1,106 @@
-r"""Everything of a run but the training: find the encoder, preprocess the data, write each training's command.
+r"""Prepare a run: find the encoder, preprocess the data, write the command of each training.
 
     python -m sot_fairseq.prepare --task RTE --encoder roberta.base --data-dir glue_data --output-dir out/rte \
-        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- further words]
+        [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
 
 The output folder gets ``data/``, ``encoder/`` (a conversion, where one is needed), ``run.json`` (the settings) and
-``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. What is not given is taken from the table
-of :mod:`sot_text.hyperparameters`. Further words end the commands, so that they go before all else, but not before what
-tells the trainings apart (``--seed``, ``--save-dir``, the head).
+``<head>/seed-<n>/command.txt``, a ``fairseq-train`` command for the shell. The task's data and a named encoder are
+downloaded if they are not on this machine; ``--download TASK ...`` does only that. What is not given is taken from the
+table of :mod:`sot_text.hyperparameters`. Extra arguments end the commands, so that they override all else, but not
+what tells the trainings apart (``--seed``, ``--save-dir``, the head).
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from sot_base.atomic import atomic_file
-from sot_base.download.file import sha256_of
+import torch
+
 from sot_base.errors import UsageError, run_main
-from sot_base.small_files import read_json
 from sot_fairseq import preprocess
-from sot_fairseq.data.binarize import find_data
 from sot_fairseq.data.header import DataHeader
-from sot_fairseq.encoders import find
-from sot_fairseq.runs.recipe import train_command, words_of_the_recipe
+from sot_fairseq.encoders import Encoder, check_encoder, fetch_encoder, find
+from sot_fairseq.runs.recipe import parse_recipe_options, train_command
 from sot_text.glue import GlueTask, get_task
+from sot_text.glue_files import download_missing
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
+from sot_text.run_folder import (
+    Training,
+    apply_options,
+    check_same_run,
+    data_checksums,
+    parse_run,
+    say,
+    write_commands,
+    write_settings,
+)
+from sot_text.splits import find_data
 
-__all__ = ["RUN_FILE", "main"]
-
-HEADS = ("mgcrp", "gcp", "gap", "cls")
-RUN_FILE = "run.json"
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare a run from the command line."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    args, words = _parser().parse_args(arguments[:end]), arguments[end + 1 :]
-    output = args.output_dir
+    args, words = parse_run("python -m sot_fairseq.prepare", __doc__.split("\n")[0], arguments)
     _check_words(words, args.heads)
-    _check_numbers(args)
-    values = _hyperparameters(args, words)
-    run = {"task": get_task(args.task).name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
-    run["data"] = _checksums(get_task(args.task), args.data_dir)
-    _check_same_run(output, run)
-    with atomic_file(output / RUN_FILE) as path:
-        path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    _say(f"encoder: {args.encoder}")
-    encoder = find(args.encoder, output / "encoder")
-    _say(f"data: {args.data_dir / run['task']} -> {output / 'data'}")
-    data = ["--task", run["task"], "--data-dir", str(args.data_dir), "--output-dir", str(output / "data")]
-    preprocess.main([*data, *encoder.preprocess_args])
-    header = DataHeader.load(output / "data")
-    for head in args.heads:
-        for seed in args.seeds:
-            folder = output / head / f"seed-{seed}"
-            command = train_command(output / "data", header, encoder, values, head, seed, folder, words)
-            with atomic_file(folder / "command.txt") as path:
-                path.write_text(shlex.join(command) + "\n", encoding="utf-8")
+    in_words = parse_recipe_options(words)
+    check_encoder(args.encoder)
+    if args.download:
+        download_missing(args.download, args.data_dir)
+        fetch_encoder(args.encoder)
+        return
+    task = get_task(args.task)
+    table = get_hyperparameters(task.name, args.encoder, in_words.freeze_backbone)
+    values, origin = apply_options(table, args, in_words)
+    download_missing([task.name], args.data_dir)
+    data = find_data(task, args.data_dir, "--data-dir", task.splits[:1])
+    run = {"task": task.name, "encoder": args.encoder, **dataclasses.asdict(values), "words": words}
+    run |= {"force_lower_case": args.force_lower_case, "data": data_checksums(task, data)}
+    check_same_run(args.output_dir, run, "checkpoint_*.pt")
+    fetch_encoder(args.encoder)
+    write_settings(args.output_dir, run)
+    say(f"hyper-parameters: {origin}")
+    say(f"device: {_device(words)}")
+    say(f"encoder: {args.encoder}")
+    encoder = find(args.encoder, args.output_dir / "encoder")
+    say(f"data: {data} -> {args.output_dir / 'data'}")
+    header = _preprocess(args, task, values, encoder)
+
+    def command(training: Training) -> list[str]:
+        return train_command(args.output_dir / "data", header, encoder, values, *training, words)
+
+    write_commands(args, command)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.prepare", description=__doc__.split("\n")[0])
-    parser.add_argument("--task", required=True, help="a GLUE task")
-    parser.add_argument("--encoder", required=True, help="a name, a path, or scratch:<layers>x<dim>")
-    parser.add_argument("--data-dir", required=True, type=Path, help="the folder with GLUE's folders")
-    parser.add_argument("--output-dir", required=True, type=Path, help="the run's folder")
-    parser.add_argument("--heads", nargs="+", choices=HEADS, default=["mgcrp", "cls"], help="what is compared")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="one training each")
-    parser.add_argument("--lr", type=float, help="peak learning rate (default: the table's)")
-    parser.add_argument("--batch-size", type=int, help="sentences in an update (default: the table's)")
-    parser.add_argument("--max-epoch", type=int, help="epochs (default: the table's)")
-    return parser
+def _preprocess(args: argparse.Namespace, task: GlueTask, values: Hyperparameters, encoder: Encoder) -> DataHeader:
+    words = ["--task", task.name, "--data-dir", str(args.data_dir), "--output-dir", str(args.output_dir / "data")]
+    words += encoder.preprocess_args
+    words += ["--max-length", str(values.max_length)] if values.max_length else []
+    words += ["--force-lower-case"] if args.force_lower_case else []
+    preprocess.main(words)
+    return DataHeader.load(args.output_dir / "data")
 
 
-def _hyperparameters(args: argparse.Namespace, words: Sequence[str]) -> Hyperparameters:
-    """The table's values, replaced by those of the options, and these by those of further words."""
-    in_words = words_of_the_recipe(words)
-    values = get_hyperparameters(args.task, args.encoder, in_words.freeze_backbone)
-    given: dict[str, Any] = {}
-    for source in (args, in_words):
-        options = {name: getattr(source, name, None) for name in ("lr", "batch_size", "max_epoch")}
-        given |= {name: value for name, value in options.items() if value is not None}
-    _say("hyper-parameters: " + (f"given are {', '.join(given)}; the rest: " if given else "") + values.source)
-    return dataclasses.replace(values, **given)
-
-
-def _check_numbers(args: argparse.Namespace) -> None:
-    for name in ("lr", "batch_size", "max_epoch"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
-    for seed in args.seeds:
-        if not 0 <= seed < 2**32:  # what numpy takes
-            raise UsageError(f"no seed: --seeds {seed}; give whole numbers from 0 to {2**32 - 1}")
+def _device(words: Sequence[str]) -> str:
+    """What ``fairseq-train`` will run on."""
+    if "--cpu" in words:
+        return "CPU (--cpu)"
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU (torch finds no GPU)"
 
 
 def _check_words(words: Sequence[str], heads: Sequence[str]) -> None:
-    """Refuse words that would make the trainings of several heads or seeds one and the same."""
+    """Refuse arguments that would make the trainings of several heads or seeds identical."""
     own = {"--seed": "--seeds (SEEDS)", "--save-dir": "--output-dir (OUT_DIR)", "--head-pooling": "--heads (HEAD)"}
     given = {word.partition("=")[0] for word in words}
     for option in own:
         if option in given:
-            raise UsageError(f"{option} would hold for every training: the further words; give {own[option]}")
+            raise UsageError(f"{option} would apply to every training: the extra arguments; give {own[option]}")
     if "--head-fusion" in given and "cls" in heads:
-        raise UsageError("--head-fusion would replace the head cls: the further words; leave cls out of --heads (HEAD)")
-
-
-def _checksums(task: GlueTask, data_dir: Path) -> dict[str, str]:
-    """Checksums of the train and dev files."""
-    files = [find_data(task, data_dir) / split.file for split in task.splits if not split.is_test]
-    return {file.name: sha256_of(file) for file in files if file.is_file()}
-
-
-def _check_same_run(output: Path, run: dict[str, Any]) -> None:
-    """Refuse a folder that another run's checkpoints are in: its results are neither mixed with these nor lost."""
-    file = output / RUN_FILE
-    if not any(output.glob("*/seed-*/checkpoint_*.pt")):
-        return
-    old = read_json(file, dict[str, Any], "give another OUT_DIR") if file.is_file() else {}
-    names = [name for name in run if name not in ("source", "data") and old.get(name) != run[name]]
-    differing = [f"{name} {str(old.get(name))[:60]}, now {run[name]}" for name in names]
-    differing += ["the data files"] if old.get("data", run["data"]) != run["data"] else []
-    if differing:
         raise UsageError(
-            f"the folder holds a run with other settings ({', '.join(differing)}): {output}; give another OUT_DIR"
+            "--head-fusion would replace the head cls: the extra arguments; leave cls out of --heads (HEAD)"
         )
-
-
-def _say(text: str) -> None:
-    print(f"\n== {text}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ import logging
 from collections.abc import Sequence
 
 from sot_base.errors import UsageError, run_main
+from sot_base.names import join_names, split_names
 from sot_fairseq.data.binarize import write_data
 from sot_fairseq.tokenizers.subwords import SUBWORDS
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
 from sot_text.labels import parse_labels
-from sot_text.names import join_names, split_names
 
 __all__ = ["main"]
 
@@ -90,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     casing = text.add_mutually_exclusive_group()
     casing.add_argument("--cased", dest="lower_case", action="store_false", help="insist on a cased vocabulary")
     casing.add_argument("--uncased", dest="lower_case", action="store_true", help="insist on a lower-cased one")
+    casing.add_argument(
+        "--force-lower-case",
+        action="store_true",
+        help="lower-case text even if the vocabulary is cased, as --do_lower_case of BERT's scripts does",
+    )
     parser.set_defaults(lower_case=None)
     text.add_argument(
         "--moses-detokenize", action="store_true", help="turn tokenized English text into plain text first"
@@ -102,7 +107,7 @@ def _task(args: argparse.Namespace) -> GlueTask:
     own = (args.text_columns, args.label_column, args.labels, args.regression or None, args.multi_label or None)
     if args.task:
         if any(option is not None for option in own):
-            raise UsageError(f"options for own data beside --task {args.task}: the command line; leave one kind out")
+            raise UsageError(f"options for custom data beside --task {args.task}: the command line; leave one kind out")
         return get_task(args.task)
     if not (args.text_columns and args.label_column):
         raise UsageError("no task: the command line; give --task, or --text-columns and --label-column")
@@ -121,9 +126,10 @@ def _encoder(args: argparse.Namespace) -> TextEncoder:
     if given is None:
         raise UsageError(f"no tokenizer files: --bpe {args.bpe}; give {option}")
     if args.bpe == "wordpiece":
-        return TextEncoder.wordpiece(given, args.lower_case, args.moses_detokenize)
-    if args.lower_case is not None:
-        raise UsageError(f"--cased or --uncased with --bpe {args.bpe}: the command line; it keeps the case")
+        return TextEncoder.wordpiece(given, args.lower_case, args.moses_detokenize, args.force_lower_case)
+    if args.lower_case is not None or args.force_lower_case:
+        option = "--force-lower-case" if args.force_lower_case else "--cased or --uncased"
+        raise UsageError(f"{option} with --bpe {args.bpe}: the command line; it keeps the case")
     load = TextEncoder.gpt2 if args.bpe == "gpt2" else TextEncoder.sentencepiece
     return load(given, args.moses_detokenize)
 

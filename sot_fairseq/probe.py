@@ -1,4 +1,4 @@
-r"""Train heads on the token states of a frozen encoder, which runs over the data once.
+r"""Train heads on the cached token states of a frozen encoder.
 
     python -m sot_fairseq.probe --encoder minilm --task SST-2 --data-dir GLUE_DIR --output-dir out/probe-sst2 \
         --heads cls mgcrp --seeds 1 2 3 4 5
@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from sot_base.atomic import atomic_file
+from sot_base.class_weights import class_weights, parse_class_weights
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoders, preprocess
 from sot_fairseq.pretrained.encoder_table import cache_dir
@@ -45,8 +46,7 @@ from sot_fairseq.probing.encoding import ProbeTask
 from sot_fairseq.probing.grid import ProbeSettings, add_grid_options, grid
 from sot_fairseq.probing.token_cache import TokenCache, open_or_create
 from sot_fairseq.probing.training import Outcome, ProbeData, ProbeSplit, train_head
-from sot_fairseq.results import summarize, table
-from sot_text.class_weights import class_weights, parse_class_weights
+from sot_text.results_table import summarize, table
 
 __all__ = ["main"]
 
@@ -127,7 +127,7 @@ def _seed(text: str) -> int:
 
 
 def _data_words(args: argparse.Namespace) -> list[str]:
-    """The data's options as words for ``python -m sot_fairseq.preprocess``."""
+    """The data's options as arguments for ``python -m sot_fairseq.preprocess``."""
     given = {flag: vars(args)[flag[2:].replace("-", "_")] for flag in (*DATA_OPTIONS, *DATA_FLAGS)}
     words = [word for flag in DATA_OPTIONS if given[flag] is not None for word in (flag, str(given[flag]))]
     return ["--data-dir", args.data_dir, *words, *(flag for flag in DATA_FLAGS if given[flag])]

@@ -2,215 +2,48 @@
 
 ``python -m sot_fairseq.results OUT_DIR [OUT_DIR ...]`` evaluates ``OUT_DIR/<head>/seed-<n>/checkpoint_best.pt`` on
 every dev split of ``OUT_DIR/data``, writes ``OUT_DIR/results.json`` and prints one table of all runs given;
-``--saved`` prints the files that are there already, without evaluating anything.
-
-Where the authors report a number for the same encoder, task, split, metric and kind of head, it stands in a column of
-its own, ``reported``, from ``sot_text/tables/reported.tsv``. All other columns are measured here.
+``--saved`` prints the files that are there already, without evaluating anything. :mod:`sot_text.results_table`
+describes both.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
 
-import msgspec
-
-from sot_base.atomic import atomic_file
-from sot_base.errors import UsageError, run_main
-from sot_base.markdown import markdown_table
-from sot_base.small_files import read_json
+from sot_base.errors import run_main
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.prediction.predictor import from_pretrained
-from sot_fairseq.prepare import RUN_FILE
-from sot_text.hyperparameters import TABLES, read_table
+from sot_text.results_table import Results, finished_trainings, gather, show_results
 
-__all__ = ["collect", "read_reported", "summarize", "table"]
+__all__ = ["collect", "main"]
 
-RESULTS = "results.json"
-FAILED = "failed.txt"  # beside the checkpoints of a training that failed, with the reason (glue_scripts/finetune.py)
-REPORTED = TABLES / "reported.tsv"
-REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
-
-
-class Summary(TypedDict):
-    """A metric over seeds; the deviation is that of a sample, None for one seed."""
-
-    n: int
-    mean: float
-    std: float | None
-    median: float
-
-
-class SeedResults(TypedDict):
-    """A training: ``{split: {metric: percent}}``, and its command where it is known."""
-
-    metrics: dict[str, dict[str, float]]
-    command: str | None
-
-
-class HeadResults(TypedDict):
-    """The trainings of a head by seed, and ``{split: {metric: summary}}``."""
-
-    seeds: dict[str, SeedResults]
-    summary: dict[str, dict[str, Summary]]
-
-
-class Results(TypedDict):
-    """The content of ``results.json``; ``failed`` holds the last line of each training that failed."""
-
-    task: str
-    encoder: str | None
-    metric: str
-    unit: str
-    heads: dict[str, HeadResults]
-    failed: NotRequired[dict[str, str]]
-
-
-class _Run(msgspec.Struct):
-    """What is read of ``run.json``."""
-
-    encoder: str | None
+BEST = "checkpoint_best.pt"
 
 
 def collect(out_dir: Path) -> Results:
-    """Evaluate every checkpoint of a run.
+    """Evaluate every checkpoint of a run on every labelled dev split.
 
     Args:
         out_dir: The folder that a script of ``glue_scripts`` wrote.
-
-    Returns:
-        The content of ``results.json``: task, encoder (None if it is not known), metric names, and for each head the
-        metrics (percent) of each seed on each dev split, named after its file, with mean, standard deviation (of a
-        sample; None for one seed) and median; trainings that failed, which are left out, with their reasons.
 
     Raises:
         UsageError: if there is no checkpoint.
     """
     header = DataHeader.load(out_dir / "data")
     splits = {name: counts for name, counts in header.splits.items() if name.startswith("valid") and counts.labelled}
-    heads: dict[str, Any] = {}
-    found = [path.parent for path in out_dir.glob("*/seed-*/checkpoint_best.pt")]
-    folders = [path for path in found if path.name[5:].isdecimal() and not (path / FAILED).exists()]  # not seed-1.old
-    for folder in sorted(folders, key=lambda path: (path.parent.name, int(path.name[5:]))):
-        predictor = from_pretrained(folder, "checkpoint_best.pt")
-        metrics = {
+
+    def measure(folder: Path) -> dict[str, dict[str, float]]:
+        predictor = from_pretrained(folder, BEST)
+        return {
             Path(counts.source).stem: predictor.evaluate(out_dir / "data", split) for split, counts in splits.items()
         }
-        command = folder / "command.txt"
-        seed = {
-            "metrics": metrics,
-            "command": command.read_text(encoding="utf-8").strip() if command.exists() else None,
-        }
-        heads.setdefault(folder.parent.name, {"seeds": {}})["seeds"][folder.name[5:]] = seed
-    if not heads:
-        raise UsageError(
-            f"no <head>/seed-<n>/checkpoint_best.pt: {out_dir.absolute()}; run a script of glue_scripts first"
-        )
-    for head in heads.values():
-        head["summary"] = summarize([seed["metrics"] for seed in head["seeds"].values()])
-    run = out_dir / RUN_FILE
-    encoder = read_json(run, _Run, "remove it, or run the script again").encoder if run.exists() else None
-    failed = {
-        f"{path.parent.parent.name}/{path.parent.name}": path.read_text(encoding="utf-8").strip()
-        for path in sorted(out_dir.glob(f"*/seed-*/{FAILED}"))
-    }
-    return {
-        "task": header.task,
-        "encoder": encoder,
-        "metric": header.main_metric,
-        "unit": "percent",
-        "heads": heads,
-        "failed": failed,
-    }
 
-
-def read_saved(out_dir: Path) -> Results:
-    """Read a run's ``results.json``.
-
-    Raises:
-        UsageError: if it is not there or not whole, naming the entry.
-    """
-    path = out_dir / RESULTS
-    if not path.exists():
-        raise UsageError(f"no {RESULTS}: {out_dir.absolute()}; leave out --saved, or run the script again")
-    content = read_json(path, Results, "leave out --saved")
-    for name, head in content["heads"].items():
-        named = {(split, metric) for split, metrics in head["summary"].items() for metric in metrics}
-        for seed, run in head["seeds"].items():
-            measured = {(split, metric) for split, metrics in run["metrics"].items() for metric in metrics}
-            if not named <= measured:
-                raise UsageError(f"head {name}, seed {seed} lacks metrics: {path.absolute()}; leave out --saved")
-    return content
-
-
-def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, Summary]]:
-    """Mean, standard deviation and median over seeds of ``{split: {metric: value}}``."""
-    return {
-        split: {
-            name: {
-                "n": len(seeds),
-                "mean": statistics.fmean(values),
-                "std": statistics.stdev(values) if len(values) > 1 else None,
-                "median": statistics.median(values),
-            }
-            for name in metrics
-            for values in [[seed[split][name] for seed in seeds]]
-        }
-        for split, metrics in seeds[0].items()
-    }
-
-
-def read_reported() -> dict[tuple[str, ...], float]:
-    """Read what the authors report, by encoder, task, split, metric and head.
-
-    The head ``mgcrp`` stands for their whole method, ``cls`` for the encoder's own head.
-    """
-    rows = read_table(REPORTED, {"value": float, "source": str}, REPORTED_KEYS)
-    return {tuple(row[key] for key in REPORTED_KEYS): row["value"] for row in rows}
-
-
-def table(runs: dict[str, Results]) -> str:
-    """A Markdown table of ``{run name: content of results.json}``."""
-    reported = read_reported()
-    rows = [("run", "task", "split", "metric", "head", "n", "mean", "std", "median", "reported", "seeds")]
-    for run, results in runs.items():
-        for head, content in results["heads"].items():
-            for split, metrics in content["summary"].items():
-                for metric, values in metrics.items():
-                    each = ", ".join(f"{seed['metrics'][split][metric]:.2f}" for seed in content["seeds"].values())
-                    std = "-" if values["std"] is None else f"{values['std']:.2f}"
-                    value = reported.get((str(results.get("encoder")), results["task"], split, metric, head))
-                    numbers = (str(values["n"]), f"{values['mean']:.2f}", std, f"{values['median']:.2f}")
-                    theirs = "-" if value is None else f"{value:.2f}"
-                    rows.append((run, results["task"], split, metric, head, *numbers, theirs, each))
-    column = rows[0].index("reported")
-    if any(row[column] != "-" for row in rows[1:]):
-        note = "\n\nreported: by the SoT authors for this encoder (one number each); the other columns: measured here."
-    else:
-        rows, note = [row[:column] + row[column + 1 :] for row in rows], ""
-    return markdown_table(rows) + note
+    return gather(out_dir, header.task, header.main_metric, finished_trainings(out_dir, BEST), measure)
 
 
 def main() -> None:
     """Collect, write and print."""
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.results", description=__doc__.split("\n")[0])
-    parser.add_argument("out_dir", nargs="+", type=Path, help="what a script of glue_scripts wrote")
-    parser.add_argument("--saved", action="store_true", help="print the results.json there are, evaluate nothing")
-    args = parser.parse_args()
-    runs = {}
-    names = [out_dir.resolve().name for out_dir in args.out_dir]
-    for name, out_dir in zip(names, args.out_dir, strict=True):
-        run = read_saved(out_dir) if args.saved else collect(out_dir)
-        runs[name if names.count(name) == 1 else str(out_dir)] = run
-        if not args.saved:
-            with atomic_file(out_dir / RESULTS) as path:
-                path.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    print(table(runs))  # noqa: T201
-    if not args.saved:
-        print("\nwrote", ", ".join(str(out_dir / RESULTS) for out_dir in args.out_dir))  # noqa: T201
+    show_results("python -m sot_fairseq.results", __doc__.split("\n")[0], collect)
 
 
 if __name__ == "__main__":

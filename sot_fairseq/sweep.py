@@ -13,8 +13,8 @@ before, ``random`` does not, ``grid`` tries all combinations of listed values.
 number of updates of a schedule does, is better left alone.
 
 SWEEP_DIR gets ``runs.csv``, a row for each training, ``study.log``, optuna's journal, and ``runs/``, the logs;
-checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A sweep that was killed goes on when
-it is started again with the same words; with more ``--trials``, it goes on from there. A setting whose training fails
+checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A killed sweep resumes when started
+again with the same arguments; with more ``--trials`` it continues from there. A setting whose training fails
 is left out; only a first one that does not even start, as with a mistake in the command, ends the sweep. Signals are
 passed on to the training. The best of many settings, chosen on the dev set, is better there than elsewhere: train it
 again with new seeds before you report it.
@@ -57,7 +57,7 @@ BEGIN = "begin training epoch"  # in the log of a training that has started
 
 
 class _RunResult(msgspec.Struct):
-    """What is noted of a finished training."""
+    """The record of a finished training."""
 
     value: float
 
@@ -87,22 +87,22 @@ class Sweep:
         self.folder, self.words, self.parameters, self.seeds = folder, list(words), list(parameters), list(seeds)
         self.keep_checkpoints = keep_checkpoints
         if "--no-save" in words:
-            raise UsageError("--no-save: the command; leave it out, for results are read from checkpoints")
+            raise UsageError("--no-save: the command; leave it out, results are read from checkpoints")
         metric = _value_of("--best-checkpoint-metric", words)
         if metric is None:
-            raise UsageError("no --best-checkpoint-metric: the command; name the metric that the sweep goes by")
+            raise UsageError("no --best-checkpoint-metric: the command; name the metric that the sweep optimises")
         self.metric = metric
         self.maximize = "--maximize-best-checkpoint-metric" in words
         settings = {"words": self.words, "parameters": [repr(p) for p in parameters], "seeds": self.seeds}
         file = folder / "sweep.json"
         if file.is_file() and read_json(file, dict[str, Any], "give another folder") != settings:
-            raise UsageError(f"another sweep is in the folder: {folder.absolute()}; give another one")
+            raise UsageError(f"the folder holds another sweep: {folder.absolute()}; give another one")
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as temporary:
             temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def run(self, trials: int, sampler: str = "tpe", sampler_seed: int = 0) -> None:
-        """Train until there are so many finished trials.
+        """Train until this many trials have finished.
 
         Args:
             trials: How many, with those of earlier calls.
@@ -158,7 +158,7 @@ class Sweep:
         return optuna.samplers.TPESampler(seed=seed) if name == "tpe" else optuna.samplers.RandomSampler(seed=seed)
 
     def _try(self, study: optuna.Study, children: Children) -> str:
-        """Train one setting with every seed; returns why it is left out, or ""."""
+        """Train one setting with every seed; returns why it was discarded, or ""."""
         trial = study.ask()
         words = command_words({parameter.name: parameter.suggest(trial) for parameter in self.parameters})
         trial.set_user_attr("words", words)
@@ -179,7 +179,7 @@ class Sweep:
         return ""
 
     def _train(self, words: Sequence[str], seed: int, children: Children) -> tuple[float | None, str, bool]:
-        """Train once, unless that is done: the best value, or None, what went wrong, and whether it trained at all."""
+        """Train once, unless already done; returns the best value or None, the failure, and whether it trained."""
         key = hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]
         save_dir = self.folder / "runs" / key / f"seed-{seed}"
         result = save_dir / "result.json"
@@ -205,7 +205,7 @@ class Sweep:
         return read_json(result, _RunResult, "remove it to train this run again").value, "", True
 
     def write_csv(self, study: optuna.Study) -> None:
-        """Write ``runs.csv``: trial, seed, the parameters and the metric, a row for each finished training."""
+        """Write ``runs.csv``: trial, seed, the parameters and the metric, one row per finished training."""
         with atomic_file(self.folder / "runs.csv") as file, file.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream)
             writer.writerow(["trial", "seed", *(parameter.name for parameter in self.parameters), self.metric])
@@ -215,7 +215,7 @@ class Sweep:
                     writer.writerow([trial.number, seed, *chosen, value])
 
     def report(self) -> str:
-        """Give the best settings as a table, with mean, standard deviation and extremes over the seeds."""
+        """Return the best settings as a table, with mean, standard deviation and extremes over the seeds."""
         study = optuna.load_study(
             study_name="sweep", storage=JournalStorage(JournalFileBackend(str(self.folder / "study.log")))
         )
@@ -248,7 +248,9 @@ def _value_of(option: str, words: Sequence[str]) -> str | None:
 def _command(file: str | None, words: Sequence[str]) -> list[str]:
     """Read the training command, without what the sweep sets itself."""
     if (file is None) == (not words):
-        raise UsageError("no one training command: the command line; give --command FILE, or -- and its words")
+        raise UsageError(
+            "expected one training command: the command line; give --command FILE, or -- and its arguments"
+        )
     text = shlex.split(Path(file).read_text(encoding="utf-8")) if file else list(words)
     if text and Path(text[0]).name == "fairseq-train":
         text = text[1:]

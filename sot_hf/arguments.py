@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from transformers import HfArgumentParser, IntervalStrategy, TrainingArguments
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
-from sot_text.class_weights import parse_class_weights
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]
 
@@ -70,7 +70,8 @@ class GlueArguments:
     config_name: str | None = _option(None, "a config.json from elsewhere")
     tokenizer_name: str | None = _option(None, "a tokenizer from elsewhere")
     cache_dir: str | None = _option(None, "where downloads are kept")
-    do_lower_case: bool = _option(False, "insist on a lower-casing tokenizer; a cased vocabulary keeps the case")
+    do_lower_case: bool = _option(False, "expect a lower-casing tokenizer; a cased vocabulary keeps the case")
+    force_lower_case: bool = _option(False, "lower-case text even if BERT's vocabulary is cased")
     max_seq_length: int | None = _option(
         None, "shorten samples to so many tokens, special ones included; default: 128, or less if the model takes less"
     )
@@ -115,7 +116,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     """Parse a command line in today's spelling or that of older versions of the script.
 
     Where it does not say so otherwise, a training is evaluated and saved every epoch, by the task's main metric the
-    best checkpoint is loaded in the end, the best and the last one are kept, and batches hold rows of like length.
+    best checkpoint is loaded in the end, the best and the last one are kept, and batches hold rows of similar length.
 
     Raises:
         UsageError: for an unknown option, naming the nearest one, a value that is none, or a combination that cannot
@@ -148,7 +149,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
     if not (training.do_train or training.do_eval or training.do_predict):
         raise UsageError("nothing to do: the command line; give --do_train, --do_eval or --do_predict")
     if glue.eval_all_checkpoints and not training.do_eval:
-        raise UsageError("no evaluation is asked for: --eval_all_checkpoints; give --do_eval, too")
+        raise UsageError("no evaluation requested: --eval_all_checkpoints; also give --do_eval")
     _check_combinations(glue, training)
     return Options(glue, training, head, rows_limited)
 
@@ -161,7 +162,7 @@ def _check_combinations(glue: GlueArguments, training: TrainingArguments) -> Non
         )
     if glue.max_tokens is not None and training.train_sampling_strategy != "group_by_length":
         raise UsageError(
-            f"batches are not of like length: --max_tokens beside --train_sampling_strategy "
+            f"batches are not of similar length: --max_tokens beside --train_sampling_strategy "
             f"{training.train_sampling_strategy}; leave one out"
         )
     if glue.class_weights is not None:
@@ -171,7 +172,7 @@ def _check_combinations(glue: GlueArguments, training: TrainingArguments) -> Non
 
 
 class _Parser(HfArgumentParser):
-    """Tell a mistake in one line: all the options would be a page."""
+    """Report a mistake in one line instead of a page of options."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}: the command line; see --help")
@@ -239,7 +240,7 @@ def _fill_defaults(values: dict[str, Any]) -> None:
 
 
 def _fill_schedule(values: dict[str, Any]) -> None:
-    """When to evaluate and to save: where nothing else is said, after every epoch."""
+    """When to evaluate and save; by default after every epoch."""
     if values["save_strategy"] is None:
         values["save_strategy"] = "epoch" if values["save_steps"] is None and values["eval_steps"] is None else "steps"
         if values["eval_strategy"] is not None and values["save_steps"] is None:

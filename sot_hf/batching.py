@@ -1,4 +1,4 @@
-"""Batches of rows of like length: little padding, few shapes, an order that depends on seed and epoch alone.
+"""Batches of rows of similar length: little padding, few shapes, an order that depends on seed and epoch alone.
 
 A batch is as wide as its longest row, rounded up (:func:`padded_length`). In training, rows are sorted into buckets by
 length, shuffled within their bucket and cut into batches, which are shuffled again. A bucket spans an eighth of an
@@ -52,7 +52,7 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 
 
 class LengthBatchSampler(BatchSampler):
-    """Batches of training rows: rows of like length go together, in an order of its own in every epoch.
+    """Batches of training rows: rows of similar length go together, in an order of its own in every epoch.
 
     Each process of several takes every n-th batch; all of them get as many batches, so a few batches may come twice in
     an epoch.

@@ -1,4 +1,4 @@
-"""What ends a training before its last step: SIGTERM, and an early stop; and when checkpoints are due."""
+"""Early ends of a training (SIGTERM, early stopping), and when checkpoints are due."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class SaveOnTermination(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """From now on SIGTERM waits for the end of a step."""
+        """Let SIGTERM wait for the end of a step from now on."""
         self.training = True
 
     def finish(self) -> None:
-        """Call when a training's model is saved: there is nothing more to lose."""
+        """Call once the trained model is saved."""
         self.training = False
         if self.wanted:
             sys.stderr.write("terminated: the training is finished and its model saved\n")
@@ -100,7 +100,7 @@ class SaveOnTermination(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Save if that is wanted, but not between an epoch and its evaluation."""
+        """Save if due, but not between an epoch and its evaluation."""
         control.should_save = control.should_save or self._wanted_anywhere(args)
         if control.should_save and state.epoch == int(state.epoch or 0):
             self.due, control.should_save = True, False
@@ -115,12 +115,12 @@ class SaveOnTermination(TrainerCallback):
         return control
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End the process if it was asked to."""
+        """End the process if a signal asked for it."""
         if not self.wanted:
             return
         if args.process_index == 0:
             sys.stderr.write(
-                f"terminated: saved {args.output_dir}/checkpoint-{state.global_step}; go on with "
+                f"terminated: saved {args.output_dir}/checkpoint-{state.global_step}; resume with "
                 "--resume_from_checkpoint last\n"
             )
         sys.exit(TERMINATED)

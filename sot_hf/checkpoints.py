@@ -1,4 +1,4 @@
-"""The folders ``checkpoint-<step>`` of a training's output folder: which are whole, and how they come and go.
+"""The folders ``checkpoint-<step>`` of a training's output folder: which are intact, and how they are made and removed.
 
 A checkpoint is written under another name (``.checkpoint-6.unfinished``), renamed when it is whole, and renamed again
 before it is removed. So whenever a run is killed, what has the name of a checkpoint is one; the next start removes the
@@ -53,7 +53,7 @@ def find_checkpoints(output: Path) -> list[Path]:
 
 
 def find_models(output: Path) -> list[Path]:
-    """The weights that lie in a folder itself."""
+    """The weights directly in a folder."""
     return sorted(output.glob("model*.safetensors"))
 
 
@@ -84,16 +84,16 @@ def check_whole(checkpoint: Path) -> None:
     Raises:
         UsageError: naming the file that is absent or cut off.
     """
-    mend = f"{checkpoint.absolute()}; give another one, or leave out --resume_from_checkpoint"
+    remedy = f"{checkpoint.absolute()}; give another one, or leave out --resume_from_checkpoint"
     for pattern in (STATE, *PARTS):
         files = sorted(checkpoint.glob(pattern))
         if not files:
-            raise UsageError(f"no whole checkpoint, it lacks {pattern.strip('*')}: {mend}")
+            raise UsageError(f"not an intact checkpoint, it lacks {pattern.strip('*')}: {remedy}")
         for file in files:
             try:
                 _READERS.get(file.suffix, Path.stat)(file)
             except Exception as error:  # whatever a reader makes of half a file
-                raise UsageError(f"no whole checkpoint, {file.name} is cut off or broken: {mend}") from error
+                raise UsageError(f"not an intact checkpoint, {file.name} is cut off or broken: {remedy}") from error
 
 
 def check_same_model(checkpoint: Path, config: SoTConfig) -> None:
@@ -107,11 +107,11 @@ def check_same_model(checkpoint: Path, config: SoTConfig) -> None:
     except Exception as error:
         raise UsageError(f"cannot read its config.json: {checkpoint.absolute()}; remove this checkpoint") from error
     if (saved.id2label, saved.head) != (config.id2label, config.head):
-        raise UsageError(f"a model with other labels or another head: {checkpoint.absolute()}; give the run's own one")
+        raise UsageError(f"a model with other labels or another head: {checkpoint.absolute()}; give one of this run")
 
 
 def clear_output(output: Path, resume: bool) -> None:
-    """Remove what a training replaces: half a checkpoint, and if it starts from scratch all of the earlier run."""
+    """Remove unfinished checkpoints and, for a training from scratch, the earlier run."""
     kept = find_checkpoints(output) if resume else []
     for path in _folders(output):
         if path not in kept:
@@ -187,7 +187,7 @@ def _step(path: Path) -> int:
 
 
 class _TrainerState(msgspec.Struct):
-    """What transformers goes on from, in ``trainer_state.json``."""
+    """What transformers resumes from, in ``trainer_state.json``."""
 
     epoch: float | None
     global_step: int

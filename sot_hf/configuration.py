@@ -22,7 +22,7 @@ OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not t
 
 
 class SoTConfig(PretrainedConfig):
-    """A backbone's own configuration, and the head's.
+    """The configurations of a backbone and its head.
 
     Args:
         backbone: The backbone's configuration, or its dictionary with ``model_type``; None: a BERT-base.

@@ -50,7 +50,7 @@ def convert(
     head: str | None = None,
     data: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Convert in the direction that `source` asks for.
+    """Convert in the direction that `source` implies.
 
     Args:
         source: A fairseq checkpoint or its folder, or a folder saved by Hugging Face.
@@ -196,7 +196,7 @@ def _bert_pieces(classifier: FairseqClassifier) -> list[str]:
     folder = classifier.data / "tokenizer"
     vocab, dictionary = read_vocab(folder / "vocab.txt"), folder / "dict.txt"
     if dictionary.is_file() and [entry for entry, _ in read_dictionary(dictionary)] != word_pieces(vocab):
-        raise UsageError(f"vocab.txt and dict.txt are of different vocabularies: {folder.absolute()}; get both anew")
+        raise UsageError(f"vocab.txt and dict.txt are of different vocabularies: {folder.absolute()}; get both again")
     return vocab
 
 
@@ -226,7 +226,7 @@ def _labels(classifier: FairseqClassifier) -> dict[str, Any]:
 
 
 def _load_all(model: SoTForSequenceClassification, tensors: dict[str, Tensor]) -> None:
-    """Load a state dict, or say what is missing or left over."""
+    """Load a state dict, or report missing and unexpected tensors."""
     try:
         model.load_state_dict(tensors, strict=True)
     except RuntimeError as error:

@@ -13,14 +13,14 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from sot_base.errors import UsageError
+from sot_base.names import split_names
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile, custom_task, get_task
 from sot_text.labels import class_indices, class_sets, labels_of, parse_labels, regression_targets
-from sot_text.names import split_names
 from sot_text.splits import read_split_file
 from sot_text.submission import INDEX_COLUMNS, submission_indices
 from sot_text.tsv import read_tsv
 
-__all__ = ["TextDataset", "find_data", "read_split", "read_task", "task_with_labels", "row_indices"]
+__all__ = ["TextDataset", "read_split", "read_task", "task_with_labels", "row_indices"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,26 +63,13 @@ def read_task(
     own = (text_columns, label_column, labels, regression or None, multi_label or None)
     if name:
         if any(option is not None for option in own):
-            raise UsageError(f"options for own data beside --task_name {name}: the command line; leave one kind out")
+            raise UsageError(f"options for custom data beside --task_name {name}: the command line; leave one kind out")
         return get_task(name)
     if not (text_columns and label_column):
         known = ", ".join(GLUE_TASKS)
         raise UsageError(f"no task: the command line; give --task_name ({known}), or --text_columns and --label_column")
     names = parse_labels(labels) if labels else ()
     return custom_task(split_names(text_columns, "--text_columns"), label_column, names, regression, multi_label)
-
-
-def find_data(task: GlueTask, data_dir: str) -> Path:
-    """The folder that holds the task's files: the one given, or that of the task's name in it.
-
-    Raises:
-        UsageError: if neither has one of them.
-    """
-    for folder in (Path(data_dir), Path(data_dir) / task.name):
-        if any((folder / split.file).is_file() for split in task.splits):
-            return folder
-    files = ", ".join(split.file for split in task.splits)
-    raise UsageError(f"none of {files}: {Path(data_dir).absolute()}; --data_dir is the folder of the TSV files")
 
 
 def task_with_labels(task: GlueTask, folder: Path, saved: Sequence[str] | None) -> GlueTask:
@@ -97,7 +84,7 @@ def task_with_labels(task: GlueTask, folder: Path, saved: Sequence[str] | None) 
         table = read_split_file(task, task.splits[0], folder)
         return dataclasses.replace(task, labels=labels_of(table, task.splits[0].label_column, task.multi_label))
     if saved is None:
-        raise UsageError(f"no {task.splits[0].file} to tell the labels from: {folder.absolute()}; give --labels")
+        raise UsageError(f"no {task.splits[0].file} to take the labels from: {folder.absolute()}; give --labels")
     return dataclasses.replace(task, labels=tuple(saved))
 
 

@@ -1,4 +1,4 @@
-"""Parts of error messages: where a model lies, and what another library's error says."""
+"""Parts of error messages: the location of a model, and the message of another library's error."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def evaluate_checkpoints(trainer: HeadTrainer, valid: dict[str, TextDataset]) ->
 
 
 def predict(trainer: HeadTrainer, task: GlueTask, test: dict[str, tuple[TextDataset, list[str]]]) -> list[Path]:
-    """Predict the test files and write them in the form of GLUE's server; gives what was written.
+    """Predict the test files and write them in the form of GLUE's server; returns the written files.
 
     Args:
         trainer: With the trained model.
@@ -105,7 +105,7 @@ def _decisions(logits: np.ndarray, task: GlueTask) -> np.ndarray:
 
 
 def _answer(decision: np.ndarray, task: GlueTask) -> str | float | list[str]:
-    """A decision in the words of the task."""
+    """A prediction in the task's label names."""
     if task.regression:
         return float(decision)
     if task.multi_label:

@@ -46,12 +46,13 @@ def bert_tokenizer(folder: Path, max_length: int) -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         split_special_tokens=True,  # written in a text, [SEP] is text
         do_lower_case=settings.do_lower_case,
+        **({"force_lower_case": True} if settings.force_lower_case else {}),
         **BERT_NAMES,
     )
 
 
 def save_bert_files(source: Path, folder: Path, dictionary: Path) -> list[str]:
-    """Write fairseq's files of a BERT tokenizer; gives the word pieces by their Hugging Face numbers."""
+    """Write fairseq's files of a BERT tokenizer; returns the word pieces by their Hugging Face numbers."""
     pieces = read_bert_vocab(source)
     file = source / "vocab.txt" if (source / "vocab.txt").is_file() else source / "tokenizer.json"
     settings = read_settings(file, pieces)
@@ -107,7 +108,7 @@ def save_roberta_files(source: Path, folder: Path, dictionary: Path) -> None:
     """Write fairseq's files of a RoBERTa tokenizer.
 
     Raises:
-        UsageError: If ``tokenizer.json`` is no byte-level BPE with RoBERTa's special tokens in fairseq's places.
+        UsageError: If ``tokenizer.json`` is not a byte-level BPE with RoBERTa's special tokens in fairseq's places.
     """
     file = source / "tokenizer.json"
     content = TokenizerJson.load(file, "BPE", "give the tokenizer of a RoBERTa")

@@ -11,12 +11,12 @@ import torch
 from transformers import PretrainedConfig
 
 from sot_base.errors import UsageError
+from sot_base.names import name_key
 from sot_hf.configuration import SoTConfig
 from sot_hf.error_text import first_sentence, model_location
 from sot_hf.load_config import saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
-from sot_text.names import name_key
 
 __all__ = ["load_model", "load_weights"]
 
@@ -81,8 +81,8 @@ def load_model(
         return _load(SoTForSequenceClassification.from_backbone, path, config, arguments), task
     wanted, changes = _compare(config, task, head)
     if changes and (strict_head or not train):
-        mend = "leave out --strict_head" if train else "train one with --do_train"
-        raise UsageError(f"{changes}: {model_location(path)}; give a model of this task, or {mend}")
+        remedy = "leave out --strict_head" if train else "train one with --do_train"
+        raise UsageError(f"{changes}: {model_location(path)}; give a model of this task, or {remedy}")
     config.freeze_backbone = freeze_backbone
     model = load_weights(path, config, **arguments)
     if not changes:
@@ -104,7 +104,7 @@ def _load(loader: Any, path: str, config: PretrainedConfig, arguments: Mapping[s
 
 
 def _compare(config: SoTConfig, task: GlueTask, head: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Give the head that the task needs, and how the saved one differs from it, empty if it does not."""
+    """Return the head that the task needs, and how the saved one differs from it, empty if it does not."""
     saved, names = saved_labels(config), _names(task)
     try:
         wanted = SoTConfig(config.backbone, head={**config.head, **head}, num_labels=len(names)).head

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tokenizers import processors
+from tokenizers import normalizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from sot_base.errors import UsageError
@@ -28,6 +28,7 @@ def load_tokenizer(
     tokenizer_name: str | None = None,
     do_lower_case: bool = False,
     cache_dir: str | None = None,
+    force_lower_case: bool = False,
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
 
@@ -41,9 +42,10 @@ def load_tokenizer(
         tokenizer_name: A tokenizer from elsewhere.
         do_lower_case: Whether the user expects lower-casing; a cased vocabulary keeps the case, with a warning.
         cache_dir: Where downloads are kept.
+        force_lower_case: Whether text is lower-cased even with a cased vocabulary; saved with the tokenizer.
 
     Raises:
-        UsageError: If it cannot be read, or has more tokens than the model.
+        UsageError: If it cannot be read, has more tokens than the model, or cannot be made to lower-case.
     """
     source = tokenizer_name or path
     tokenizer = _read(source, None if tokenizer_name else model, cache_dir)
@@ -53,10 +55,16 @@ def load_tokenizer(
         raise UsageError(f"no vocabulary: {where}; put the tokenizer's files there, or give --tokenizer_name")
     if len(tokenizer) > rows:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own one"
+            f"the tokenizer has {len(tokenizer)} tokens, the model {rows}: {where}; give the model's own tokenizer"
         )
-    if do_lower_case and _keeps_case(tokenizer):
-        logger.warning("the vocabulary of %s is cased: --do_lower_case is ignored, text keeps its case", source)
+    if force_lower_case:
+        _lower_case(tokenizer, source)
+    elif do_lower_case and _keeps_case(tokenizer):
+        logger.warning(
+            "the vocabulary of %s is cased: --do_lower_case is ignored, text keeps its case; --force_lower_case "
+            "lower-cases it all the same",
+            source,
+        )
     if model.config.cls_position == "last" and tokenizer.sep_token is None:
         tokenizer = _with_decoder_tokens(tokenizer)
         if len(tokenizer) > rows:  # else it has rows to spare
@@ -110,6 +118,23 @@ def _read(source: str, model: SoTForSequenceClassification | None, cache_dir: st
 def _keeps_case(tokenizer: PreTrainedTokenizerBase) -> bool:
     normalizer = tokenizer.backend_tokenizer.normalizer
     return normalizer is None or normalizer.normalize_str("A") == "A"
+
+
+def _lower_case(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """Let BERT's tokenizer lower-case text and strip its accents although the vocabulary is cased."""
+    if not _keeps_case(tokenizer):
+        return
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        raise UsageError(
+            f"not BERT's word pieces, which alone can be lower-cased: --force_lower_case and {model_location(source)}; "
+            "leave it out"
+        )
+    normalizer.lowercase = True
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    tokenizer.init_kwargs |= {"do_lower_case": True, "force_lower_case": True}  # what is saved
+    if hasattr(tokenizer, "do_lower_case"):
+        tokenizer.do_lower_case = True  # a BertTokenizer saves its own attribute
 
 
 def _with_decoder_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -39,7 +39,7 @@ HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "re
 class SoTForSequenceClassification(PreTrainedModel):
     """Classify or score texts from the class token and the word tokens of a backbone.
 
-    The class token of an encoder is its first one. A decoder has none: its last valid token takes that part.
+    The class token of an encoder is its first one. A decoder has none: its last valid token takes its place.
     `class_weights`, float (K,), weighs the classes in the loss; it is not saved, None by default.
 
     Args:
@@ -94,7 +94,7 @@ class SoTForSequenceClassification(PreTrainedModel):
 
         Raises:
             UsageError: if tensors are missing in the files or have other shapes there (new ones take the place of the
-                latter with ``ignore_mismatched_sizes=True``), or the backbone is no text encoder or decoder.
+                latter with ``ignore_mismatched_sizes=True``), or the backbone is not a text encoder or decoder.
 
         Example:
             >>> model = SoTForSequenceClassification.from_pretrained(
@@ -151,7 +151,8 @@ class SoTForSequenceClassification(PreTrainedModel):
         model._settle_gradients()  # loading makes new parameters, all of which learn
         if config.freeze_backbone:
             logger.warning(
-                "%s: the backbone is frozen, as it was when the model was saved; freeze_backbone(False) thaws it", path
+                "%s: the backbone is frozen, as it was when the model was saved; freeze_backbone(False) unfreezes it",
+                path,
             )
         return (model, info) if wants_info else model
 
@@ -257,7 +258,7 @@ class SoTForSequenceClassification(PreTrainedModel):
     def contributions(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> Contributions:
-        """Split the logits exactly into what the class token and what the words say.
+        """Split the logits exactly into the contributions of the class token and of the words.
 
         Shape:
             As :meth:`forward` -> two tensors (B, K).
@@ -354,7 +355,7 @@ def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
 
 
 def _drop_pooler(backbone: PreTrainedModel) -> None:
-    """No parameter without a gradient: remove a pooler that may be absent, freeze one that may not."""
+    """Leave no parameter without a gradient: remove an optional pooler, freeze a required one."""
     if getattr(backbone, "mask_emb", None) is not None:  # XLNet's, of its language model
         backbone.mask_emb.requires_grad_(False)
     if getattr(backbone, POOLER, None) is None:
@@ -366,15 +367,15 @@ def _drop_pooler(backbone: PreTrainedModel) -> None:
 
 
 def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: bool) -> None:
-    """Refuse weights that are not all of the model's; `info` is transformers' report."""
-    mend = f"{model_location(path)}; give the config.json that belongs to the weights"
+    """Refuse incomplete weights; `info` is transformers' report."""
+    remedy = f"{model_location(path)}; give the config.json that belongs to the weights"
     missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
     if missing:
-        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {mend}")
+        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {remedy}")
     other = sorted(f"{name} {[*found]} -> {[*wanted]}" for name, found, wanted in info["mismatched_keys"])
     if other and not ignore_mismatched_sizes:
         raise UsageError(
-            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {mend}, or "
+            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {remedy}, or "
             "ignore_mismatched_sizes=True for new ones"
         )
 

@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import remove_unfinished
+from sot_base.class_weights import class_weights
 from sot_base.errors import UsageError, run_main
 from sot_hf.arguments import Options, parse_arguments
 from sot_hf.batching import PaddingCollator
@@ -41,17 +42,17 @@ from sot_hf.checkpoints import (
     find_models,
     newest_whole,
 )
-from sot_hf.data import TextDataset, find_data, read_split, read_task, row_indices, task_with_labels
+from sot_hf.data import TextDataset, read_split, read_task, row_indices, task_with_labels
 from sot_hf.evaluation import evaluate, evaluate_checkpoints, metrics_function, predict, run_name
 from sot_hf.load_config import load_config, saved_labels
 from sot_hf.load_model import load_model
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
-from sot_text.class_weights import class_weights
 from sot_text.glue import GLUE_TASKS, GlueTask, SplitFile
 from sot_text.hyperparameters import get_hyperparameters
 from sot_text.metrics import check_metrics
+from sot_text.splits import find_data
 
 __all__ = ["main", "run"]
 
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(options: Options) -> dict[str, float]:
-    """Do what the options say.
+    """Carry out the options.
 
     Args:
         options: As :func:`sot_hf.arguments.parse_arguments` gives them.
@@ -91,7 +92,7 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
     task = read_task(
         glue.task_name, glue.text_columns, glue.label_column, glue.labels, glue.regression, glue.multi_label
     )
-    folder = find_data(task, glue.data_dir)
+    folder = find_data(task, Path(glue.data_dir), "--data_dir")
     resume = _prepare_output(options)
     _choose_metric(training, task)
     set_seed(training.seed)
@@ -103,7 +104,10 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
         freeze_backbone=glue.freeze_backbone,
         cache_dir=glue.cache_dir,
     )
-    tokenizer = load_tokenizer(glue.model_name_or_path, model, glue.tokenizer_name, glue.do_lower_case, glue.cache_dir)
+    tokenizer = load_tokenizer(
+        *(glue.model_name_or_path, model, glue.tokenizer_name),
+        *(glue.do_lower_case, glue.cache_dir, glue.force_lower_case),
+    )
     length = usable_length(model, tokenizer, glue.max_seq_length, pairs=task.num_inputs == 2)
     _check_fit(options, model, task)
 
@@ -135,7 +139,7 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
 
 
 def _prepare_output(options: Options) -> str | None:
-    """Check the output folder and remove what a killed run left; gives the checkpoint to resume from."""
+    """Check the output folder and remove what a killed run left; returns the checkpoint to resume from."""
     training, output = options.training, Path(options.training.output_dir)
     if output.exists() and not output.is_dir():
         raise UsageError(f"a file where the output folder should be: {output.absolute()}; choose another --output_dir")
@@ -179,7 +183,7 @@ def _head_recipe(task: GlueTask) -> dict[str, Any]:
 
 
 def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
-    """Let the task's main metric pick the best checkpoint, unless the user names another one."""
+    """Select the best checkpoint by the task's main metric, unless the user names another one."""
     chosen = training.metric_for_best_model
     if chosen in (None, "loss") and training.greater_is_better in (None, False):
         training.metric_for_best_model, training.greater_is_better = task.main_metric, True
@@ -191,7 +195,7 @@ def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:
 
 
 def _check_fit(options: Options, model: SoTForSequenceClassification, task: GlueTask) -> None:
-    """Refuse options that the model or the task has no use for."""
+    """Refuse options that do not apply to the model or the task."""
     glue, training = options.glue, options.training
     if training.gradient_checkpointing and not model.backbone.supports_gradient_checkpointing:
         kind = model.backbone.config.model_type

@@ -1,4 +1,4 @@
-"""transformers' Trainer, but a damaged or hostile file of a checkpoint is one line and no traceback."""
+"""transformers' Trainer, but a damaged or hostile file in a checkpoint gives one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SafeResumeTrainer"]
 class SafeResumeTrainer(Trainer):
     """Checks the states of optimizer, schedule and random numbers before they are loaded.
 
-    Transformers reads them without running code of theirs, but then believes them: a schedule's state, for one, may
+    Transformers reads them without running their code, but then trusts them: a schedule's state, for one, may
     replace its functions by texts.
     """
 

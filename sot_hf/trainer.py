@@ -1,4 +1,4 @@
-"""transformers' Trainer for classifiers: batches of like length, the head's learning rate, runs that diverge."""
+"""transformers' Trainer for classifiers: batches of similar length, the head's learning rate, runs that diverge."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HeadTrainer(WholeFilesTrainer):
             self.compute_metrics = self._finite_outputs_only(self.compute_metrics)
 
     def get_train_dataloader(self) -> DataLoader:
-        """As `Trainer.get_train_dataloader`; rows of like length go together."""
+        """As `Trainer.get_train_dataloader`; rows of similar length go together."""
         args = self.args
         if self.train_dataset is None or args.train_sampling_strategy != "group_by_length":
             return super().get_train_dataloader()
@@ -122,7 +122,7 @@ class HeadTrainer(WholeFilesTrainer):
         return output._replace(predictions=in_order[0], label_ids=in_order[1])
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As `Trainer.training_step`; a loss that is not finite ends the training, the checkpoints are kept.
+        """As `Trainer.training_step`; a non-finite loss ends the training; its checkpoints are kept.
 
         Raises:
             UsageError: naming epoch, step, learning rate, the first module that is not finite and the last checkpoint.

@@ -1,4 +1,4 @@
-"""transformers' Trainer, whose files are whole or absent: whatever ends a run, the last checkpoint is intact."""
+"""transformers' Trainer with atomic files: whatever ends a run, the last checkpoint is intact."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sot_hf.safe_resume import SafeResumeTrainer
 __all__ = ["WholeFilesTrainer"]
 
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container")  # in torch's errors when a file cannot be written on
-RESUME = "make some, and go on with --resume_from_checkpoint last"
+RESUME = "free some space, and resume with --resume_from_checkpoint last"
 
 
 class WholeFilesTrainer(SafeResumeTrainer):
-    """`Trainer` that writes under temporary names, renames what is whole, and reports a full disk in one line.
+    """`Trainer` that writes under temporary names, renames complete files, and reports a full disk in one line.
 
     Args:
         *args: As `Trainer`.
@@ -39,10 +39,10 @@ class WholeFilesTrainer(SafeResumeTrainer):
         return Path(self.args.output_dir)
 
     def check_finite(self) -> None:
-        """Called before a model is saved; raises if it should not be."""
+        """Called before a model is saved; raises to prevent it."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `Trainer.save_model`; the files take their places when all of them are written."""
+        """As `Trainer.save_model`; the files are moved into place once all of them are written."""
         self.check_finite()
         if output_dir is not None:
             super().save_model(output_dir, _internal_call)
@@ -128,4 +128,6 @@ def _full_disk_is_named(path: Path, model: Any) -> Iterator[None]:
         if not full:
             raise
         reason = "too large for the disk, a quota or ulimit -f" if not isinstance(error, OSError) else error.strerror
-        raise UsageError(f"no room for a checkpoint: {os.path.abspath(path)}; {RESUME} ({reason})") from error
+        raise UsageError(
+            f"the disk is full, no checkpoint was written: {os.path.abspath(path)}; {RESUME} ({reason})"
+        ) from error

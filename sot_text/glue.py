@@ -52,14 +52,14 @@ class SplitFile:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """What there is to know of a text classification or regression task.
+    """A text classification or regression task.
 
     Args:
         name: GLUE's name, which is also that of the folder.
         splits: The files.
         labels: Class names in class-index order; empty for regression, and for own data until they are known.
         metrics: Names of :data:`sot_text.metrics.METRICS` to report.
-        main_metric: The one of them that picks the best checkpoint (on the split ``valid``).
+        main_metric: The metric that selects the best checkpoint (on the split ``valid``).
         regression: Whether the label is a number.
         label_range: Smallest and largest number allowed in regression; None for any.
         skip_malformed: Whether labelled rows with a wrong number of fields are dropped, counted, instead of refused.
@@ -157,7 +157,7 @@ GLUE_TASKS: dict[str, GlueTask] = {
 
 
 def get_task(name: str) -> GlueTask:
-    """Look a GLUE task up: ``SST-2``, ``sst2`` and ``SST_2`` are the same.
+    """Look up a GLUE task: ``SST-2``, ``sst2`` and ``SST_2`` are the same.
 
     Raises:
         UsageError: If there is no such task; the message names those there are.
@@ -181,21 +181,21 @@ def custom_task(
     regression: bool = False,
     multi_label: bool = False,
 ) -> GlueTask:
-    """Describe own data: ``train.tsv``, ``dev.tsv`` and perhaps ``test.tsv``, each with a header line.
+    """Describe custom data: ``train.tsv``, ``dev.tsv`` and perhaps ``test.tsv``, each with a header line.
 
     Args:
         text_columns: One or two names of columns.
         label_column: The column with the label.
         labels: Class names in order; if empty, they are those of the train file, sorted.
         regression: Whether the label is a number.
-        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
+        multi_label: Whether a cell is a list of labels (:func:`sot_base.names.split_names`), possibly empty.
 
     Raises:
-        UsageError: If that makes no task.
+        UsageError: If these do not make a task.
     """
     if not 1 <= len(text_columns) <= 2 or label_column in text_columns or len(set(text_columns)) < len(text_columns):
         columns = ", ".join([*text_columns, label_column])
-        raise UsageError(f"not one or two text columns and another one for the label: {columns}; name the columns anew")
+        raise UsageError(f"not one or two text columns and another one for the label: {columns}; correct the names")
     if regression and labels:
         raise UsageError("labels given for a regression: " + ", ".join(labels) + "; leave them out")
     if regression and multi_label:

@@ -1,12 +1,15 @@
 """Where GLUE's files are, and how they become the folders that :data:`sot_text.glue.GLUE_TASKS` describes.
 
-Addresses, sizes and checksums are those of ``dataset_infos.json`` of Hugging Face's ``glue`` data set.
+Addresses, sizes and checksums are those of ``dataset_infos.json`` of Hugging Face's ``glue`` data set. GLUE gathers
+data sets under their own licences, which its page of tasks leads to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sot_base.download.file import RemoteFile, download, locked
@@ -14,53 +17,47 @@ from sot_base.download.unpack import unpack
 from sot_base.errors import UsageError
 from sot_text.glue import GlueTask, SplitFile, get_task
 
-__all__ = ["GLUE_FILES", "download_glue", "missing_files"]
+__all__ = ["GLUE_FILES", "download_glue", "download_missing", "missing_files"]
 
+TERMS = "the licence of the original data set, see https://gluebenchmark.com/tasks"
 _GLUE = "https://dl.fbaipublicfiles.com/glue/data"
 _SENTEVAL = "https://dl.fbaipublicfiles.com/senteval/senteval_data"
 
+
+def _file(url: str, sha256: str, size: int) -> RemoteFile:
+    return RemoteFile(url, sha256, size, TERMS)
+
+
 GLUE_FILES: dict[str, tuple[RemoteFile, ...]] = {
-    "CoLA": (
-        RemoteFile(f"{_GLUE}/CoLA.zip", "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff", 376971),
-    ),
-    "RTE": (
-        RemoteFile(f"{_GLUE}/RTE.zip", "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee", 697150),
-    ),
+    "CoLA": (_file(f"{_GLUE}/CoLA.zip", "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff", 376971),),
+    "RTE": (_file(f"{_GLUE}/RTE.zip", "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee", 697150),),
     "SST-2": (
-        RemoteFile(f"{_GLUE}/SST-2.zip", "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa", 7439277),
+        _file(f"{_GLUE}/SST-2.zip", "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa", 7439277),
     ),
     "MNLI": (
-        RemoteFile(f"{_GLUE}/MNLI.zip", "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633", 312783507),
+        _file(f"{_GLUE}/MNLI.zip", "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633", 312783507),
     ),
     "QNLI": (
-        RemoteFile(f"{_GLUE}/QNLIv2.zip", "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5", 10627589),
+        _file(f"{_GLUE}/QNLIv2.zip", "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5", 10627589),
     ),
     "MRPC": (
-        RemoteFile(
+        _file(
             f"{_SENTEVAL}/msr_paraphrase_train.txt",
             "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
             1047044,
         ),
-        RemoteFile(
+        _file(
             f"{_SENTEVAL}/msr_paraphrase_test.txt",
             "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
             441275,
         ),
-        RemoteFile(
-            f"{_GLUE}/mrpc_dev_ids.tsv", "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7", 6222
-        ),
+        _file(f"{_GLUE}/mrpc_dev_ids.tsv", "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7", 6222),
     ),
-    "STS-B": (
-        RemoteFile(f"{_GLUE}/STS-B.zip", "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85", 802872),
-    ),
+    "STS-B": (_file(f"{_GLUE}/STS-B.zip", "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85", 802872),),
     "QQP": (
-        RemoteFile(
-            f"{_GLUE}/QQP-clean.zip", "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0", 41696084
-        ),
+        _file(f"{_GLUE}/QQP-clean.zip", "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0", 41696084),
     ),
-    "WNLI": (
-        RemoteFile(f"{_GLUE}/WNLI.zip", "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46", 28999),
-    ),
+    "WNLI": (_file(f"{_GLUE}/WNLI.zip", "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46", 28999),),
 }
 
 
@@ -78,14 +75,15 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         The task's folder.
 
     Raises:
-        UsageError: If there is no such task, or its files cannot be had.
+        UsageError: If there is no such task, or its files are not available.
     """
     task = get_task(name)
     folder = Path(output_dir).absolute() / task.name
     if not (force or missing_files(task, folder)):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    if task.name not in GLUE_FILES:
+        raise UsageError(f"no address known for {task.name}: GLUE_FILES; put the files into {folder} yourself")
+    with _new_folder(folder.parent), locked(folder):
         wanted = [split.file for split in task.splits] if force else missing_files(task, folder)
         if not wanted:
             return folder
@@ -93,7 +91,8 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         with tempfile.TemporaryDirectory(prefix=f".{task.name}.", dir=folder.parent) as temporary:
             fresh = Path(temporary) / task.name
             if task.name == "MRPC":
-                _assemble_mrpc(*archives, fresh)
+                train, test, dev_ids = archives
+                _assemble_mrpc(train, test, dev_ids, fresh)
             else:
                 unpack(archives[0], fresh, [split.file for split in task.splits])
             if broken := missing_files(task, fresh):
@@ -106,6 +105,22 @@ def download_glue(name: str, output_dir: str | os.PathLike[str], force: bool = F
         for archive in archives:
             archive.unlink()
     return folder
+
+
+def download_missing(names: Sequence[str], data_dir: str | os.PathLike[str]) -> None:
+    """Download the tasks that `data_dir` has no file of. Folders with some of a task's files are left as they are.
+
+    Args:
+        names: GLUE tasks, in any spelling.
+        data_dir: The folder of the tasks' folders, or that of one task's files.
+
+    Raises:
+        UsageError: If there is no such task, or its files cannot be had.
+    """
+    for task in map(get_task, names):
+        folders = (Path(data_dir), Path(data_dir) / task.name)
+        if not any((folder / split.file).exists() for folder in folders for split in task.splits):
+            download_glue(task.name, data_dir)
 
 
 def missing_files(task: GlueTask, folder: Path) -> list[str]:
@@ -122,6 +137,20 @@ def _has_columns(path: Path, split: SplitFile) -> bool:
         return len(fields) == len(split.header)
     wanted = split.text_columns if split.is_test else (*split.text_columns, split.label_column)
     return set(wanted) <= set(fields)
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, and remove it after a mistake if nothing is in it."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except UsageError:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+        raise
 
 
 def _assemble_mrpc(train: Path, test: Path, dev_ids: Path, folder: Path) -> None:

@@ -3,9 +3,12 @@
 The table is ``sot_text/tables/hyperparameters.tsv``. Its columns:
 
 * ``task``: GLUE's name, or ``any``;
-* ``encoder``: the family (:func:`family`): ``roberta``, ``bert``, ``minilm``, or ``any``;
+* ``encoder``: the family (:func:`family`): ``roberta``, ``bert``, ``minilm``, ``gpt``, or ``any``;
 * ``backbone``: ``tuned``; a ``frozen`` row (``--freeze-backbone``) changes the cells it has of the tuned one;
 * ``lr``: peak learning rate; ``batch_size``: sentences in an update; ``max_epoch``; ``warmup``: part of the updates;
+* ``weight_decay``, ``adam_beta2``, ``adam_eps``, ``clip_norm`` (0: gradients are not clipped): AdamW's, whose first
+  beta is 0.9; the learning rate falls linearly to 0 after the warm-up;
+* ``max_length``: tokens of a sample, special ones included; ``-``: what the encoder takes;
 * ``mgcrp_heads``, ``mgcrp_q``, ``mgcrp_k``, ``head_dropout``: options of the head MGCrP alone;
 * ``source``: where the values come from.
 
@@ -39,13 +42,27 @@ TYPES = {
     "batch_size": int,
     "max_epoch": int,
     "warmup": float,
+    "weight_decay": float,
+    "adam_beta2": float,
+    "adam_eps": float,
+    "clip_norm": float,
+    "max_length": int,
     "mgcrp_heads": int,
     "mgcrp_q": int,
     "mgcrp_k": int,
     "head_dropout": float,
     "source": str,
 }
-FAMILIES = {"bert": "bert", "spanbert": "bert", "minilm": "minilm", "roberta": "roberta"}  # by how a name begins
+FAMILIES = {  # by how a name begins
+    "bert": "bert",
+    "spanbert": "bert",
+    "minilm": "minilm",
+    "roberta": "roberta",
+    "gpt": "gpt",
+    "gpt2": "gpt",
+    "openai": "gpt",
+}
+HUGGING_FACE = "hf:"  # before a folder or a name on the Hugging Face Hub
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,11 @@ class Hyperparameters:
         batch_size: Sentences in an update.
         max_epoch: Epochs.
         warmup: Part of the updates in which the learning rate rises, in [0, 1].
+        weight_decay: Weight decay, decoupled (AdamW).
+        adam_beta2: Adam's second beta; the first is 0.9.
+        adam_eps: Adam's epsilon.
+        clip_norm: Largest norm of the gradients; 0: they are not clipped.
+        max_length: Tokens of a sample, special ones included; None: what the encoder takes.
         mgcrp_heads: Heads of MGCrP; None: the option's default, as for the next three.
         mgcrp_q: Rows of each head's matrix.
         mgcrp_k: Columns of each head's matrix.
@@ -68,6 +90,11 @@ class Hyperparameters:
     batch_size: int
     max_epoch: int
     warmup: float
+    weight_decay: float
+    adam_beta2: float
+    adam_eps: float
+    clip_norm: float
+    max_length: int | None
     mgcrp_heads: int | None
     mgcrp_q: int | None
     mgcrp_k: int | None
@@ -83,13 +110,16 @@ class Hyperparameters:
 
 
 def family(encoder: str) -> str:
-    """Give the family of an encoder, ``roberta``, ``bert`` or ``minilm``.
+    """Return the family of an encoder, ``roberta``, ``bert``, ``minilm`` or ``gpt``.
 
-    A name (``bert.base.cased``, ``roberta-base``) has that of its first word; SpanBERT's is ``bert``. So is that of a
-    path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its conversion). All else, ``scratch:...`` too,
-    has RoBERTa's.
+    A name (``bert.base.cased``, ``roberta-base``, ``hf:openai-community/openai-gpt``) has that of its first word;
+    SpanBERT's is ``bert``. So is that of a path beside which there is a ``vocab.txt`` (a Hugging Face BERT, or its
+    conversion). All else, ``scratch:...`` too, has RoBERTa's.
     """
     first = re.split(r"[.-]", encoder)[0]
+    if encoder.startswith(HUGGING_FACE):
+        encoder = encoder.removeprefix(HUGGING_FACE)
+        first = re.split(r"[.-]", Path(encoder).name.lower())[0]
     if first in FAMILIES:
         return FAMILIES[first]
     path = Path(encoder)
@@ -128,7 +158,7 @@ def read_table(path: str | os.PathLike[str], types: dict[str, type], keys: Seque
 
 
 def get_hyperparameters(task: str, encoder: str, frozen: bool = False) -> Hyperparameters:
-    """Look a task and an encoder up.
+    """Look up a task and an encoder.
 
     Args:
         task: A GLUE task, in any spelling that :func:`sot_text.glue.get_task` knows.

@@ -13,8 +13,8 @@ from itertools import repeat
 import numpy as np
 
 from sot_base.errors import UsageError
+from sot_base.names import name_key, show, split_names, visible
 from sot_text.formats.dictionary import MASK, SPECIALS
-from sot_text.names import name_key, show, split_names, visible
 from sot_text.tsv import TsvTable
 
 __all__ = [
@@ -38,7 +38,7 @@ def labels_of(table: TsvTable, column: str, multi_label: bool = False) -> tuple[
     Args:
         table: The rows.
         column: Name of the column.
-        multi_label: Whether a cell is a list of labels (:func:`sot_text.names.split_names`), perhaps an empty one.
+        multi_label: Whether a cell is a list of labels (:func:`sot_base.names.split_names`), possibly empty.
 
     Raises:
         UsageError: If a row has no label, two labels look the same, or the labels are numbers with fractions.
@@ -61,7 +61,7 @@ def labels_of(table: TsvTable, column: str, multi_label: bool = False) -> tuple[
 
 
 def parse_labels(text: str, option: str = "--labels") -> tuple[str, ...]:
-    """Class names from a command line (:func:`sot_text.names.split_names`), in their order.
+    """Class names from a command line (:func:`sot_base.names.split_names`), in their order.
 
     Raises:
         UsageError: As :func:`check_labels`.
@@ -70,7 +70,7 @@ def parse_labels(text: str, option: str = "--labels") -> tuple[str, ...]:
 
 
 def check_labels(labels: Sequence[str], where: str) -> tuple[str, ...]:
-    """Give the class names back, composed (NFC), if they can be some.
+    """Check class names and return them composed (NFC).
 
     Raises:
         UsageError: If there are fewer than two, one is empty or repeated, or fairseq's dictionary cannot hold it.
@@ -80,13 +80,13 @@ def check_labels(labels: Sequence[str], where: str) -> tuple[str, ...]:
         raise UsageError(f"fewer than two labels ({', '.join(labels)}): {where}; a classification needs two")
     for label in labels:
         if label != label.strip() or not label or "\r" in label or "\n" in label:
-            raise UsageError(f"{label!r} is no label: {where}; give each sample a label without blanks around it")
+            raise UsageError(f"{label!r} is not a label: {where}; give each sample a label without surrounding spaces")
         if label in (*SPECIALS, MASK) or re.fullmatch(r"madeupword\d{4}", label):  # fairseq's fillers
-            raise UsageError(f"fairseq keeps {label!r} for itself: {where}; rename the label")
+            raise UsageError(f"fairseq reserves {label!r}: {where}; rename the label")
         if labels.count(label) > 1:
             raise UsageError(f"{label!r} is repeated: {where}; name each label once")
     if len({name_key(label) for label in labels}) < len(labels):
-        logger.warning("labels that differ in upper and lower case only are different classes: %s", where)
+        logger.warning("labels that differ only in case are different classes: %s", where)
     return tuple(labels)
 
 
@@ -130,14 +130,14 @@ def regression_targets(table: TsvTable, column: str, label_range: tuple[float, f
         label_range: Smallest and largest number allowed; None for any.
 
     Raises:
-        UsageError: If a cell is no finite number or outside the range; the message names file, line and value.
+        UsageError: If a cell is not a finite number or outside the range; the message names file, line and value.
     """
     low, high = label_range or (-math.inf, math.inf)
     targets = np.empty(len(table), dtype=np.float64)
     for row, cell in enumerate(table.columns[column]):
         number = finite_number(cell)
         if number is None:
-            raise UsageError(f"{cell!r} is no number: {table.where(row, column)}; write it like 3.5")
+            raise UsageError(f"{cell!r} is not a number: {table.where(row, column)}; write it like 3.5")
         if not low <= number <= high:
             raise UsageError(f"{cell} is not between {low:g} and {high:g}: {table.where(row, column)}; correct it")
         targets[row] = number
@@ -161,11 +161,11 @@ class _Lookup:
             return found
         twin = next((label for label in self.labels if name and visible(label) == visible(name)), None)
         if twin is not None:
-            mend = f"it looks like {show(twin)}: remove the characters that cannot be seen"
+            remedy = f"it looks like {show(twin)}: remove the invisible characters"
         else:
             known = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
-            mend = f"use one of {known}"
-        raise UsageError(f"unknown label {show(name)}: {table.where(row, column)}; {mend}")
+            remedy = f"use one of {known}"
+        raise UsageError(f"unknown label {show(name)}: {table.where(row, column)}; {remedy}")
 
 
 def _names(cell: str, table: TsvTable, row: int, column: str) -> list[str]:
@@ -184,14 +184,14 @@ def _check_look_alikes(first_row: dict[str, int], table: TsvTable, column: str) 
         if twin != name:
             raise UsageError(
                 f"{show(name)} looks like {show(twin)} and is another label: {table.where(row, column)}; "
-                "remove the characters that cannot be seen"
+                "remove the invisible characters"
             )
 
 
 def _ask_for_regression(labels: list[str], where: str) -> None:
     """Labels like 0.25 and 3.5 are scores rather than names of classes."""
-    numbers = [finite_number(label) for label in labels]
-    if None in numbers or all(label.lstrip("+-").isdecimal() for label in labels):
+    numbers = [number for number in map(finite_number, labels) if number is not None]
+    if len(numbers) < len(labels) or all(label.lstrip("+-").isdecimal() for label in labels):
         return
     low, high = min(numbers), max(numbers)
     if any(not number.is_integer() for number in numbers):

@@ -16,7 +16,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from sot_base.errors import UsageError
-from sot_text.names import join_names
+from sot_base.names import join_names
 
 __all__ = ["METRICS", "check_metrics", "compute_metrics", "constant_values", "value_name"]
 
@@ -27,7 +27,7 @@ Metric = Callable[[np.ndarray, np.ndarray, int], float]  # predictions, targets,
 
 
 def accuracy(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Share of right predictions; of sets of classes, those that are right as a whole."""
+    """Share of correct predictions; a set of classes counts as correct if all of it is."""
     return float(accuracy_score(targets, predictions))
 
 
@@ -38,12 +38,12 @@ def f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
 
 
 def f1_micro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """F1 over all decisions, each class of each row being one."""
+    """F1 over all decisions: one for each row and class."""
     return float(f1_score(targets, predictions, average="micro", zero_division=0.0))
 
 
 def f1_macro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Mean over the classes of each one's F1."""
+    """Mean of the classes' F1."""
     return float(f1_score(targets, predictions, average="macro", zero_division=0.0))
 
 
@@ -95,7 +95,7 @@ def _constant(values: np.ndarray) -> bool:
 def constant_values(
     predictions: np.ndarray, targets: np.ndarray, first: tuple[str, str] | None = None, where: str = ""
 ) -> list[str]:
-    """Say what metrics do not show: targets that are all the same, or predictions, as of a model that has collapsed.
+    """Describe what metrics hide: targets or predictions that are all the same, as those of a collapsed model.
 
     Numbers predicted for different targets count as the same within a thousandth of the targets' range. One sample
     tells nothing.
@@ -120,23 +120,23 @@ def constant_values(
             share = (targets == predictions[0]).reshape(len(targets), -1).all(axis=1).mean()
             right = "" if is_number else f", as are {share:.0%} of the targets"
             message = (
-                f"all {len(predictions)} predictions{of} are {predicted}{right}: the model tells nothing apart; if "
-                "that stays so after a few epochs, lower the learning rate, give more warm-up, or another seed"
+                f"all {len(predictions)} predictions{of} are {predicted}{right}: the model has collapsed; if "
+                "this persists after a few epochs, lower the learning rate, warm up longer, or try another seed"
             )
         messages.append(message)
     return messages
 
 
 def value_name(value: np.ndarray | np.generic, labels: Sequence[str] = ()) -> str:
-    """What messages call a prediction or target: the class, the set of classes, or the number."""
+    """How messages name a prediction or target: the class, the set of classes, or the number."""
     if np.ndim(value):
-        names = [labels[index] if labels else str(index) for index in np.flatnonzero(value)]
+        names = [labels[index] if labels else str(index) for index in np.flatnonzero(value).tolist()]
         return repr(join_names(names)) if names else "without any label"
     return repr(labels[int(value)]) if labels else f"{value:.4g}"
 
 
 def check_metrics(names: Iterable[str]) -> tuple[str, ...]:
-    """Give the names back if all are metrics: to be called before a run, not after its first epoch.
+    """Check that all names are metrics, before a run instead of after its first epoch.
 
     Raises:
         UsageError: If one is not; the message names those there are.
@@ -186,7 +186,7 @@ def compute_metrics(
     predictions, targets = np.asarray(predictions), np.asarray(targets)
     are_sets = predictions.ndim == 2 and predictions.dtype == targets.dtype == bool
     if not (predictions.ndim == 1 or are_sets) or predictions.shape != targets.shape or not len(predictions):
-        raise ValueError(f"need one prediction and target a sample, got shapes {predictions.shape}, {targets.shape}")
+        raise ValueError(f"need one prediction and target per sample, got shapes {predictions.shape}, {targets.shape}")
     for what, values in (("predictions", predictions), ("targets", targets)):
         if not np.isfinite(values).all():
             raise ValueError(f"{np.count_nonzero(~np.isfinite(values))} of {len(values)} {what} are not finite")

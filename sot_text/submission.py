@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
+from sot_base.names import join_names, name_key
 from sot_text.glue import GLUE_TASKS, GlueTask
-from sot_text.names import join_names, name_key
 from sot_text.tsv import TsvTable
 
 __all__ = [
@@ -117,7 +117,7 @@ def submission_indices(table: TsvTable, task: GlueTask) -> list[str]:
     Own data may have ids of any form, repeated or not; GLUE's server takes different numbers.
 
     Raises:
-        UsageError: If an index of a GLUE task is no number or is repeated.
+        UsageError: If an index of a GLUE task is not a number or is repeated.
     """
     column = next((name for name in INDEX_COLUMNS if name in table.columns), None)
     if column is None:
@@ -125,7 +125,7 @@ def submission_indices(table: TsvTable, task: GlueTask) -> list[str]:
     seen: set[str] = set()
     for row, index in enumerate(table.columns[column] if task.name in GLUE_TASKS else ()):
         if not index.isdecimal() or index in seen:
-            problem = "is repeated" if index in seen else "is no number"
+            problem = "is repeated" if index in seen else "is not a number"
             raise UsageError(f"{index!r} {problem}: {table.where(row, column)}; give GLUE's own test file")
         seen.add(index)
     return table.columns[column]

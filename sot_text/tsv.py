@@ -1,4 +1,4 @@
-"""A strict reader of tab-separated files: what is one line in the file is one row here, or an error that names it.
+"""A strict reader of tab-separated files: each line of the file is one row, or an error that names the line.
 
 Quotation marks are plain text, ``NA`` and ``null`` too, and a field may be empty. Rows end at a line feed (with or
 without a carriage return before it) and nowhere else: form feeds, ``U+2028`` and lone carriage returns are text.
@@ -42,7 +42,7 @@ class TsvTable:
         return len(self.lines)
 
     def where(self, row: int, column: str) -> str:
-        """Name a cell as error messages do."""
+        """How error messages name a cell."""
         return f"{self.path} line {self.lines[row]}, column {column!r}"
 
 
@@ -98,7 +98,7 @@ def read_tsv(
         for name, cells in table.columns.items():
             cells.extend(map(itemgetter(header.index(name)), rows))
     if not table.lines:
-        raise UsageError(f"no rows: {path}; the file needs one line a sample")
+        raise UsageError(f"no rows: {path}; the file needs one line per sample")
     return table
 
 
@@ -109,7 +109,7 @@ def _line_blocks(path: Path) -> Iterator[list[str]]:
             number = 1
             while raw := stream.read(BLOCK) + stream.readline(MAX_LINE):
                 if len(raw) >= BLOCK + MAX_LINE:
-                    raise UsageError(f"a line of more than {MAX_LINE >> 20} MiB: {path}; it is no table of texts")
+                    raise UsageError(f"a line of more than {MAX_LINE >> 20} MiB: {path}; it is not a table of texts")
                 if number == 1:
                     raw = raw.removeprefix(BOM_UTF8)
                 try:

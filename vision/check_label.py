@@ -32,7 +32,7 @@ _MANY_NEGATIVE = 0.1  # share of the positions
 
 
 class _Reading(NamedTuple):
-    """What an image's map says, in plain values that a loading process can return.
+    """The content of an image's map, in plain values that a loading process can return.
 
     Attributes:
         fault: What is wrong with it; an empty string if nothing.
@@ -120,7 +120,7 @@ def check_parser() -> Parser:
 
 @command_processes()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what is wrong, and how often maps and classes agree."""
+    """Print the errors, and how often maps and classes agree."""
     args = parse_args(check_parser(), argv)
     source = open_source(args.data_dir, args.train_split, args.dataset, args.download)
     maps = open_label_maps(args.maps, source.class_names)

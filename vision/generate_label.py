@@ -9,7 +9,7 @@ For every training image the best classes of each place of the model's last feat
 softmax. The whole image is resized to the model's input, its sides each on their own, and nothing is cropped: training
 cuts the map as it cuts the image. The map is as large as the model's own; images of another --img-size give another.
 
-The maps are made in parts (OUTPUT.parts): an interrupted run goes on where it stopped, and several machines with the
+The maps are made in parts (OUTPUT.parts): an interrupted run resumes where it stopped, and several machines with the
 same images make a --shard each. A run without --shard makes the parts that are missing and puts all together.
 """
 

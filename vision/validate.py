@@ -139,7 +139,7 @@ def _open_multi_label(
 
 
 def _check_options(args: Namespace, trained: TrainedModel) -> None:
-    """Make sure that nothing of one class for each image is asked of a model of several."""
+    """Make sure that a model of several classes per image gets no single-label option."""
     given = {"imagenet_a": args.imagenet_a, "real_labels": args.real_labels is not None, "confusion": args.confusion}
     unfit = next((name for name, value in given.items() if value), None)
     if trained.multi_label and unfit:

@@ -2,7 +2,7 @@
 
 Environment variables:
 
-* ``SOT_CACHE``: the folder for files from elsewhere, by default ``~/.cache/sot``;
+* ``SOT_CACHE``: the folder for downloads, by default ``~/.cache/sot``;
 * ``SOT_OFFLINE=1`` (or ``HF_HUB_OFFLINE=1``): no connection is made;
 * ``SOT_MIRROR``: a base address (``https://mirror.example.org/files``) that replaces the scheme and host of every
   address, for a network of its own;
@@ -46,11 +46,13 @@ class RemoteFile:
         url: Its https address.
         sha256: Its published checksum; None where none is known.
         size: Its published size in bytes.
+        terms: The licence, or where it is found; said before the download.
     """
 
     url: str
     sha256: str | None = None
     size: int | None = None
+    terms: str | None = None
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class RemoteFile:
 
 
 def cache_dir() -> Path:
-    """Give the folder for files from elsewhere: ``$SOT_CACHE``, by default ``~/.cache/sot``.
+    """Return the folder for downloaded files: ``$SOT_CACHE``, by default ``~/.cache/sot``.
 
     Raises:
         UsageError: If neither is known, as for a container's user without a home.
@@ -73,7 +75,7 @@ def cache_dir() -> Path:
 
 
 def is_offline() -> bool:
-    """Tell whether ``SOT_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids connections."""
+    """Return whether ``SOT_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids connections."""
     return bool(_forbidding())
 
 
@@ -82,7 +84,7 @@ def _forbidding() -> list[str]:
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Give the hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -90,9 +92,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = False) -> Path:
     """Download a file, unless it is there.
 
-    What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a later call goes on from
-    there if the server still has the same file; so does this one when the connection is cut. Where no checksum is
-    known, the one that Hugging Face states for large files is used.
+    A line on standard error says what is downloaded, from where, how large it is and under which terms, as soon as the
+    server has answered. What has arrived is kept in ``<target>.part`` (``<target>.part.json`` says what of), and a
+    later call goes on from there if the server still has the same file; so does this one when the connection is cut.
+    Where no checksum is known, the one that Hugging Face states for large files is used.
 
     Args:
         remote: What to download.
@@ -120,7 +123,7 @@ def download(remote: RemoteFile, target: str | os.PathLike[str], force: bool = F
         url = _mirrored(remote.url)
         if not is_secure(url):
             raise _mistake(f"not an https address: {url}; set SOT_ALLOW_HTTP=1 if you trust the network, or {by_hand}")
-        part = Part(target, url, remote.size)
+        part = Part(target, url, remote.size, remote.terms)
         try:
             _fetch(part)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Fill a folder from published files and archives, and notice later if one of its files has changed."""
+"""Download published files and archives into a folder, and detect later changes to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 def fetch_folder(
     sources: Sequence[Source], folder: str | os.PathLike[str], files: Sequence[str], force: bool = False
 ) -> Path:
-    """Download what a folder lacks. A file comes under its name when it is whole; those that are there stay.
+    """Download the missing files of a folder. A file comes under its name when it is whole; those that are there stay.
 
     The checksums of what was downloaded are noted in ``SHA256SUMS``.
 
@@ -72,7 +72,7 @@ def fetch_folder(
 
 
 def check_folder(folder: str | os.PathLike[str]) -> str | None:
-    """Name a file that is no longer as it was downloaded; None if there is none, or nothing was downloaded."""
+    """The first file that has changed since its download; None if there is none."""
     folder = Path(folder)
     for file, sha256 in _read_checksums(folder).items():
         if (folder / file).is_file() and sha256_of(folder / file) != sha256:
@@ -81,7 +81,7 @@ def check_folder(folder: str | os.PathLike[str]) -> str | None:
 
 
 def _has(folder: Path, file: str, files: Sequence[str]) -> bool:
-    """Whether the folder has a file, or another that does as well."""
+    """Whether the folder has a file or one of its alternatives."""
     alternatives = next((names.split("|") for names in files if file in names.split("|")), [file])
     return any((folder / name).is_file() for name in alternatives)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -28,12 +29,12 @@ NOTED = ("url", "validator", "size", "sha256")
 
 
 class TransferCut(Exception):  # noqa: N818
-    """The connection failed or ended early: another attempt may bring the rest.
+    """The connection failed or ended early: another attempt may complete the file.
 
     Args:
         reason: What happened.
         reached: Whether the server had answered.
-        slow: Whether it was too slow, so that a few more bytes are no reason to go on.
+        slow: Whether it was too slow, so that a few more bytes are not worth another attempt.
     """
 
     def __init__(self, reason: object, reached: bool, slow: bool = False) -> None:
@@ -43,7 +44,7 @@ class TransferCut(Exception):  # noqa: N818
 
 
 class Refused(Exception):  # noqa: N818
-    """The server does not have the file, or has another one: no further attempt helps."""
+    """The server does not have the file, or has another one: retrying does not help."""
 
 
 class Part:
@@ -53,6 +54,7 @@ class Part:
         target: Where the whole file will be.
         url: Where it comes from; a part of another address is discarded.
         size: Published size in bytes, if known.
+        terms: The licence, or where it is found, if known.
 
     Attributes:
         validator: The server's strong ETag or modification date, which tells whether the file has changed.
@@ -60,12 +62,14 @@ class Part:
         sha256: The checksum that the server states, if it does.
     """
 
-    def __init__(self, target: Path, url: str, size: int | None = None) -> None:
+    def __init__(self, target: Path, url: str, size: int | None = None, terms: str | None = None) -> None:
         self.path = target.with_name(f"{target.name}.part")
         self.notes = target.with_name(f"{target.name}.part.json")
         self.name = target.name
         self.url = url
         self.published_size = size
+        self.terms = terms
+        self.announced = False
         self.validator: str | None = None
         self.size: int | None = None
         self.sha256: str | None = None
@@ -86,22 +90,31 @@ class Part:
 
     @property
     def length(self) -> int:
-        """Bytes that have arrived."""
+        """Bytes received so far."""
         return self.path.stat().st_size if self.path.is_file() else 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether the file is complete."""
         return bool(self.size) and self.length == self.size
 
     def begin(self, size: int | None, validator: str | None, sha256: str | None) -> None:
-        """Note what is about to arrive, so that a killed process can be followed by another."""
+        """Store what is being received, so that another process can resume after a kill."""
         self.size, self.validator, self.sha256 = size, validator, sha256
         text = json.dumps({name: getattr(self, name) for name in NOTED})
         self.notes.write_text(text, encoding="utf-8")
 
+    def announce(self) -> None:
+        """Say once what is downloaded: the address, the size, where to, the terms."""
+        if self.announced:
+            return
+        self.announced = True
+        size = "size unknown" if self.size is None else f"{self.size / 1e6:,.1f} MB"
+        terms = f"; terms: {self.terms}" if self.terms else ""
+        sys.stderr.write(f"downloading {self.url} ({size}) to {self.path.parent}{terms}\n")
+
     def discard(self) -> None:
-        """Remove what has arrived."""
+        """Delete the received part."""
         self.path.unlink(missing_ok=True)
         self.notes.unlink(missing_ok=True)
         self.validator = self.size = self.sha256 = None
@@ -122,8 +135,9 @@ def transfer(part: Part) -> None:
         OSError: If the part cannot be written.
     """
     headers = {"User-Agent": "sot-toolkit", "Accept-Encoding": "identity"}
-    start = part.length if part.validator else 0
-    if start:
+    start = 0
+    if part.validator and part.length:
+        start = part.length
         headers |= {"Range": f"bytes={start}-", "If-Range": part.validator}
     redirects = _Redirects()
     response = _open(Request(part.url, headers=headers), redirects, part)
@@ -133,6 +147,7 @@ def transfer(part: Part) -> None:
             part.discard()
             raise Refused(f"the server's file has {size} bytes, expected {part.published_size}")
         part.begin(size, _validator(response.headers), redirects.sha256 or _linked_sha256(response.headers))
+        part.announce()
         bar = tqdm(
             total=size, initial=start, desc=part.name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
         )
@@ -158,13 +173,13 @@ def transfer(part: Part) -> None:
 
 
 class _Speed:
-    """Watches how fast bytes come."""
+    """Watches the speed of a transfer."""
 
     def __init__(self) -> None:
         self.start, self.bytes = time.monotonic(), 0
 
     def count(self, size: int) -> None:
-        """Count bytes that have come.
+        """Count received bytes.
 
         Raises:
             TransferCut: If there were too few in the last window of time.
@@ -179,7 +194,7 @@ class _Speed:
 
 
 def is_secure(url: str) -> bool:
-    """Tell whether an address may be used: https; http on this machine, or where ``SOT_ALLOW_HTTP=1`` allows it."""
+    """Return whether an address may be used: https; http on this machine, or where ``SOT_ALLOW_HTTP=1`` allows it."""
     parts = urlsplit(url)
     if parts.scheme == "http":
         local = parts.hostname in ("localhost", "127.0.0.1", "::1")
@@ -193,7 +208,7 @@ class _Redirects(HTTPRedirectHandler):
     sha256: str | None = None
 
     def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         if not is_secure(newurl):
             raise Refused(f"a redirect to {newurl.partition('?')[0]}, which is not https")
@@ -203,7 +218,8 @@ class _Redirects(HTTPRedirectHandler):
 
 def _open(request: Request, redirects: _Redirects, part: Part) -> HTTPResponse:
     try:
-        return build_opener(redirects).open(request, timeout=TIMEOUT)
+        response: HTTPResponse = build_opener(redirects).open(request, timeout=TIMEOUT)
+        return response
     except HTTPError as error:
         with error:
             if error.code == 416:  # nothing after the part: it is not of this file (a whole part asks for nothing)
@@ -225,7 +241,7 @@ def _read(response: HTTPResponse) -> bytes:
 
 
 def _span(response: HTTPResponse, start: int, part: Part) -> tuple[int, int | None]:
-    """Give the offset that the response starts at, and the size of the whole file."""
+    """Return the offset that the response starts at, and the size of the whole file."""
     if response.status != 206:
         length = response.headers.get("Content-Length", "")
         return 0, int(length) if length.isdecimal() else None
@@ -233,7 +249,7 @@ def _span(response: HTTPResponse, start: int, part: Part) -> tuple[int, int | No
     same = _validator(response.headers) in (None, part.validator)
     if span is None or int(span[1]) != start or int(span[2]) != (part.size or int(span[2])) or not same:
         part.discard()
-        raise TransferCut("the server went on with another file", reached=True)
+        raise TransferCut("the server continued with another file", reached=True)
     return start, int(span[2])
 
 

@@ -1,4 +1,4 @@
-"""Unpack a tar or zip archive from elsewhere: plain files only, nothing outside the folder, whole or nothing.
+"""Unpack an untrusted tar or zip archive: plain files only, inside the folder, all or nothing.
 
 A small archive cannot fill the disk or the memory: what comes out of it is at most :data:`RATIO` times as large.
 """
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError
@@ -51,7 +51,7 @@ def unpack(
         `folder`.
 
     Raises:
-        UsageError: If the archive is no file, cut off or damaged, lacks one of `members`, is far larger unpacked, or
+        UsageError: If the archive is not a file, cut off or damaged, lacks one of `members`, is far larger unpacked, or
             holds an absolute path, a path with ``..``, a link or a device. Then `folder` is as it was.
     """
     archive = Path(archive)
@@ -123,12 +123,12 @@ def _tar_files(archive: Path, limit: int) -> Iterator[Member]:
         start = file.read(6)
     opener = next((opener for magic, opener in OPENERS if start.startswith(magic)), open)
     with opener(archive, "rb") as stream:
-        limited = _Limited(stream, limit + 2**20)  # headers and padding
-        with tarfile.open(fileobj=limited, mode="r:") as tar:
+        limited = _Limited(cast(IO[bytes], stream), limit + 2**20)  # headers and padding
+        with tarfile.open(fileobj=cast(IO[bytes], limited), mode="r:") as tar:
             for member in tar:
                 path = _safe(member.name, archive)
                 if member.isfile():
-                    yield path, member.size, partial(tar.extractfile, member)
+                    yield path, member.size, cast(Callable[[], IO[bytes]], partial(tar.extractfile, member))
                 elif not member.isdir():
                     raise _unusable(f"a link or device, {member.name}", archive)
         while limited.tell() < limited.limit and limited.read(2**20):

@@ -1,4 +1,4 @@
-"""Padding: tokens under a mask count nowhere, and what they hold, NaN included, reaches no output and no gradient.
+"""Padding: masked tokens are ignored; their values, NaN included, affect neither output nor gradient.
 
 A padding mask (B, N) is True at the tokens to ignore.
 """

@@ -1,4 +1,4 @@
-"""Less memory for more time: a function of a batch, computed a few samples at a time, twice."""
+"""Trade time for memory: compute a function of a batch a few samples at a time, and again in the backward pass."""
 
 from __future__ import annotations
 

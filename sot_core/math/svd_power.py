@@ -1,7 +1,7 @@
 """Powers of all singular values by SVD, with a gradient that stays finite where the usual SVD backward does not.
 
 The derivative of ``U f(S) V^T`` needs only divided differences of f, not the derivatives of U and V, so repeated and
-zero singular values are no special case.
+zero singular values are not a special case.
 
 Reference: Noferini, "A formula for the Frechet derivative of a generalized matrix function", arXiv:1602.01767.
 """

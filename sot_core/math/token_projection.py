@@ -34,7 +34,7 @@ def project_tokens(
         weight: W.
         bias: b, or None.
         padding_mask: True at tokens to ignore, whatever they hold.
-        num_prefix: Tokens at the start that are no word tokens: 1 for a class token.
+        num_prefix: Tokens at the start that are not word tokens: 1 for a class token.
 
     Shape:
         tokens (B, T, D), weight (P, D), bias (P,), padding_mask (B, T) -> prefix tokens (B, num_prefix, D) and

@@ -22,7 +22,7 @@ def pack(kind: TargetKind, predictions: Tensor, targets: Tensor) -> tuple[bytes,
 
 
 def unpack(kind: TargetKind, log: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The reverse of :func:`pack` for a logging output, in the types that metrics are computed in."""
+    """The inverse of :func:`pack` for a logging output, in the types that metrics are computed in."""
     packed = (log["predictions"], log["targets"])
     if kind == "sets":
         rows, classes = log["nsentences"], log["num_classes"]

@@ -12,10 +12,10 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from sot_fairseq.criterions.outputs import TargetKind, pack, unpack
 from sot_fairseq.tasks.task_config import option
-from sot_text.class_weights import parse_class_weights
 from sot_text.glue import MULTI_LABEL_METRICS, NUMBER_METRICS
 from sot_text.metrics import compute_metrics, constant_values, value_name
 
@@ -107,7 +107,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         return loss, sample_size, log
 
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
-        """Refuse to measure what is no number: the classes that come of it would look like any others."""
+        """Refuse to measure non-finite outputs: the predicted classes would look like any others."""
         if not logits.isfinite().all():
             split = (sample.get("split") or ("?",))[0]
             name = getattr(self.task, "run_name", "")
@@ -154,14 +154,14 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """False: predictions are gathered, not added."""
+        """Return False: predictions are gathered, not summed."""
         return False
 
 
 class _Metric:
     """One metric, in percent, over all predictions gathered so far.
 
-    fairseq asks after every batch, but a model that predicts one class alone is warned of when the split is complete.
+    fairseq asks after every batch, but the warning about a collapsed model comes when the split is complete.
 
     Args:
         name: Of the metric.

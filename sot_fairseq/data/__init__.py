@@ -1,1 +1,1 @@
-"""Binary data sets: how they are written, what they say of themselves, how they are read."""
+"""Binary data sets: writing, description, reading."""

@@ -6,7 +6,6 @@ The layout is described in :mod:`sot_fairseq.preprocess`, the command line.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sot_base.atomic import atomic_folder
+from sot_base.download.file import sha256_of
 from sot_base.errors import UsageError
 from sot_fairseq.data.header import HEADER, DataHeader, SplitCounts
 from sot_fairseq.data.indexed import IndexedWriter
@@ -23,10 +23,10 @@ from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.formats.dictionary import BOS, EOS, SPECIALS, write_dictionary
 from sot_text.glue import GlueTask, SplitFile
 from sot_text.labels import class_indices, class_sets, labels_of, regression_targets
-from sot_text.splits import read_split_file
+from sot_text.splits import find_data, read_split_file
 from sot_text.tsv import TsvTable
 
-__all__ = ["find_data", "write_data"]
+__all__ = ["write_data"]
 
 Encoded = list[tuple[np.ndarray, np.ndarray]]  # for each input the ids of all texts, and the number of ids of each text
 
@@ -58,7 +58,7 @@ def write_data(
         UsageError: If a file is missing or malformed, or an option cannot be. Nothing is written then.
     """
     output = Path(output_dir).resolve()
-    data = find_data(task, Path(data_dir))
+    data = find_data(task, Path(data_dir), "--data-dir", task.splits[:1])
     _check_output(output, data)
     specials = 2 if task.num_inputs == 1 else 2 + encoder.subwords.separators
     if max_length is not None and max_length < specials + task.num_inputs:
@@ -85,21 +85,6 @@ def write_data(
         header = _save_tokenizer(task, encoder, folder, max_length, splits)
         header.save(folder)
     return header
-
-
-def find_data(task: GlueTask, data_dir: Path) -> Path:
-    """Find the folder of a task's TSV files: `data_dir`, or the one in it with the task's name.
-
-    Raises:
-        UsageError: If neither has the train file.
-    """
-    first = task.splits[0].file
-    for folder in (data_dir, data_dir / task.name):
-        if (folder / first).is_file():
-            return folder
-    raise UsageError(
-        f"no {first}: {data_dir.absolute()} or its folder {task.name}; --data-dir is the folder of the TSV files"
-    )
 
 
 def _check_output(output: Path, data: Path) -> None:
@@ -138,7 +123,7 @@ def _write_labels(task: GlueTask, split: SplitFile, table: TsvTable, folder: Pat
 def _write_inputs(
     texts: list[list[str]], encoder: TextEncoder, folder: Path, split: str, specials: int, max_length: int | None
 ) -> tuple[int, int, int]:
-    """Write the texts of a split; give the number of tokens, the longest sample and the number of shortened ones."""
+    """Write the texts of a split; return the number of tokens, the longest sample and the number of truncated ones."""
     tokens = longest = truncated = 0
     with contextlib.ExitStack() as stack:
         writers = []
@@ -160,7 +145,7 @@ def _write_inputs(
 
 
 def _shorten(encoded: Encoded, budget: int) -> tuple[Encoded, int]:
-    """Shorten samples to `budget` words; give the number of shortened ones as well."""
+    """Truncate samples to `budget` tokens; also return the number of truncated ones."""
     words = [lengths - 1 for _, lengths in encoded]
     first, second = words if len(words) == 2 else (words[0], np.zeros_like(words[0]))
     kept = longest_first(first, second, budget)
@@ -188,7 +173,7 @@ def _save_tokenizer(
         bpe=subwords.kind,
         lower_case=subwords.lower_case,
         vocab_file=subwords.vocab_file,
-        vocab_sha256=hashlib.sha256((tokenizer / subwords.vocab_file).read_bytes()).hexdigest(),
+        vocab_sha256=sha256_of(tokenizer / subwords.vocab_file),
         init_token=BOS,
         separator_token=EOS if subwords.separators == 2 else None,
         max_length=max_length,

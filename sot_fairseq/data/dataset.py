@@ -1,4 +1,4 @@
-"""Data sets of sentence classification: pairs within the length limit, and batches of like length."""
+"""Data sets of sentence classification: pairs within the length limit, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class BatchedDataset(BaseWrapperDataset):
     order into batches and shuffles those. (It seeds numpy with seed and epoch before it asks for the order, which
     makes it repeatable.) For evaluation they are ordered by length.
 
-    fairseq by itself drops the last batch, in training and in validation, when its size is no multiple of
+    fairseq by itself drops the last batch, in training and in validation, when its size is not a multiple of
     ``--required-batch-size-multiple`` (8 by default); here it is kept.
 
     Args:
         dataset: The rows.
-        training: Whether the order is drawn anew every epoch.
+        training: Whether the order is drawn every epoch.
         keep_order: Leave the rows as they are.
         split: Name of the split, for messages.
     """

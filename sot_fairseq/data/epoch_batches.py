@@ -1,4 +1,4 @@
-"""The batches of an epoch whose order of rows is drawn anew."""
+"""The batches of an epoch whose order of rows is drawn every epoch."""
 
 from __future__ import annotations
 

@@ -95,24 +95,26 @@ def check_indexed(prefix: str, vocab_size: int) -> None:
         UsageError: If a file is damaged, or of another dictionary.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
-    mend = "preprocess the data again"
+    remedy = "preprocess the data again"
     if not index.is_file():
         return
     content = index.read_bytes()
     if content.startswith(OTHER_MAGICS):
         return
     if not data.is_file():
-        raise UsageError(f"no data beside the index: {data.absolute()}; {mend}")
+        raise UsageError(f"no data beside the index: {data.absolute()}; {remedy}")
     problem = _problem(content, data.stat().st_size)
     if problem:
-        raise UsageError(f"the index is damaged ({problem}): {index.absolute()}; {mend}")
+        raise UsageError(f"the index is damaged ({problem}): {index.absolute()}; {remedy}")
     if data.stat().st_size == 0:
         return
     ids = np.memmap(data, dtype=DTYPES[content[len(MAGIC) + 8]], mode="r")
     lowest, highest = ids.min(), ids.max()
     if not 0 <= lowest <= highest < vocab_size:
         wrong = lowest if lowest < 0 else highest
-        raise UsageError(f"the id {wrong} is not in the dictionary of {vocab_size} entries: {data.absolute()}; {mend}")
+        raise UsageError(
+            f"the id {wrong} is not in the dictionary of {vocab_size} entries: {data.absolute()}; {remedy}"
+        )
 
 
 def _problem(content: bytes, data_size: int) -> str | None:

@@ -8,7 +8,7 @@ __all__ = ["longest_first", "shorten"]
 
 
 def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens of each text of a pair to keep: as if the longer one lost its last token until both fit.
+    """How many tokens of each text of a pair to keep: the longer one loses its last token until both fit.
 
     Of two equally long texts the second loses first, as with Hugging Face's ``longest_first``.
 

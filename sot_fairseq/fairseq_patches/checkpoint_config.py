@@ -141,7 +141,7 @@ class _Checker:
         return value
 
     def _mapping(self, section: str, value: Any) -> dict[Any, Any]:
-        """Give a section's options as a dictionary; some old files hold omegaconf's containers."""
+        """Return a section's options as a dictionary; some old files hold omegaconf's containers."""
         if isinstance(value, DictConfig):
             try:
                 value = OmegaConf.to_container(value, resolve=False)
@@ -168,7 +168,7 @@ def _check_value(option: str, value: Any) -> None:
         if "${" in text:
             raise _OptionError(f"an interpolation, {_shown(text)}")
         if not text.isprintable():
-            raise _OptionError(f"no printable text, {_shown(text)}")
+            raise _OptionError(f"not printable text, {_shown(text)}")
     if option in LITERALS:
         _check_literal(option, value)
     elif value is not None:
@@ -183,11 +183,11 @@ def _check_literal(option: str, value: Any) -> None:
     try:
         msgspec.convert(plain_value(value) if isinstance(value, str) else value, LITERALS[option])
     except (UsageError, msgspec.ValidationError):
-        raise _OptionError(f"no literal of type {_described(LITERALS[option])}, {_shown(value)}") from None
+        raise _OptionError(f"not a literal of type {_described(LITERALS[option])}, {_shown(value)}") from None
 
 
 def _is_free_text(value: Any, types: list[Any]) -> bool:
-    """Whether a value holds text that is no choice, such as a path of that training."""
+    """Whether a value holds text that is not a choice, such as a path of that training."""
     return any(_strings(value)) and not any(_is_choice(kind) for kind in types)
 
 
@@ -215,7 +215,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Give all strings in a value."""
+    """Yield all strings in a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Checkpoints are whole and finite: fairseq copies them in place, and writes one of a training that failed."""
+"""Checkpoints are complete and finite: fairseq copies them in place, and writes one even of a failed training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training does about values that are not finite: it says where they arose, and it counts skipped steps."""
+"""Non-finite values in a training: report where they arose, and count skipped steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import nn
 
 from sot_base.errors import UsageError
 from sot_base.finite import first_not_finite
-from sot_fairseq.runs.restart import newest_checkpoint
+from sot_fairseq.fairseq_patches.restart import newest_checkpoint
 
 __all__ = ["DivergenceError", "NonFiniteFinder", "check_weights", "report_divergence"]
 
 
 class DivergenceError(UsageError):
-    """A training whose values are no longer finite."""
+    """A training with non-finite values."""
 
 
 def report_divergence() -> None:

@@ -53,7 +53,7 @@ LITERALS: dict[str, Any] = {
 
 @functools.cache
 def allowed_names() -> dict[str, tuple[str, ...]]:
-    """Give, for every section whose class is chosen by name, the names that a checkpoint may have there."""
+    """Return the class names that a checkpoint may have in each section."""
     archs = (
         name
         for name, model in ARCH_MODEL_REGISTRY.items()
@@ -64,7 +64,7 @@ def allowed_names() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def option_types() -> dict[str, list[Any]]:
-    """Give the types of every option by name, of any section: a value has one of them.
+    """Return the types of every option by name, of any section: a value has one of them.
 
     A flat namespace (``args``, and the model's options in ``cfg``) has the options of all sections.
     """
@@ -80,7 +80,7 @@ def option_types() -> dict[str, list[Any]]:
 
 @functools.cache
 def fields_of(section: str, name: str | None) -> frozenset[str] | None:
-    """Give the options that a section has, None where fairseq does not say: its class takes a flat namespace.
+    """Return the options that a section has, None where fairseq does not say: its class takes a flat namespace.
 
     Args:
         section: One of :data:`SECTIONS`.
@@ -92,7 +92,7 @@ def fields_of(section: str, name: str | None) -> frozenset[str] | None:
 
 @functools.cache
 def building_options() -> frozenset[str]:
-    """Give the options that a task and its model are built from, of all that a flat namespace has."""
+    """Return the options that a task and its model are built from, of all that a flat namespace has."""
     return frozenset((*dict(_task_options()), *dict(_model_options()), *allowed_names(), "arch"))
 
 

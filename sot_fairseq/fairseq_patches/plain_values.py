@@ -38,7 +38,7 @@ def plain_value(text: str) -> Any:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         shown = text if len(text) <= 60 else text[:57] + "..."
-        raise UsageError(f"no plain value: {shown!r}; write a number, a list, a tuple or a dictionary") from None
+        raise UsageError(f"not a plain value: {shown!r}; write a number, a list, a tuple or a dictionary") from None
 
 
 def replace_eval() -> None:

@@ -108,7 +108,7 @@ def _load_checkpoint_to_cpu(
 
 
 def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Give a checked checkpoint the form that fairseq's present code expects, as its own function does.
+    """Return a checked checkpoint the form that fairseq's present code expects, as its own function does.
 
     Args:
         state: The checkpoint; changed in place.
@@ -134,7 +134,7 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
 
 def _not_whole(error: Exception, where: str) -> UsageError:
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]  # omegaconf writes several lines
-    return UsageError(f"no whole fairseq checkpoint ({reason[:300]}): {where}; get or save it again")
+    return UsageError(f"not an intact fairseq checkpoint ({reason[:300]}): {where}; get or save it again")
 
 
 def _naming_damage(stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ class StopSignals:
         self.prepared = self.installed = False
 
     def prepare(self) -> None:
-        """To be called before loading processes are started: they leave signals to this process, which ends them."""
+        """Call before loading processes start: they leave signals to this process, which ends them."""
         if not self.prepared:
             self.prepared = True
             multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
@@ -80,7 +80,7 @@ def leave_signals_to_the_parent() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _ignore_signals(process: int) -> None:
-    """Do so once in each process."""
+    """Ignore them once in each process."""
     for number in (*STOPPING, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""fairseq's training loop: it goes on from a whole checkpoint, knows when a run is finished, and stops when it is told.
+"""fairseq's training loop: it resumes from an intact checkpoint, knows when a run is finished, and stops on a signal.
 
 The loop's functions are globals of ``fairseq_cli.train``, or of ``__main__`` where that module was started itself.
 """
@@ -15,14 +15,14 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import open_dict
 
+from sot_fairseq.fairseq_patches.restart import LAST, find_restart
 from sot_fairseq.fairseq_patches.stop_signals import signals
-from sot_fairseq.runs.restart import LAST, find_restart
 
 __all__ = ["early_stopping_state", "patch_train_loop", "restore_early_stopping"]
 
 
 def patch_train_loop() -> None:
-    """Let the training that is about to start resume, finish and stop as this module says."""
+    """Let the next training resume, finish and stop as described above."""
     signals.prepare()
     _go_on_from_whole_checkpoints()
     for module in _loops():
@@ -39,7 +39,7 @@ def _loops() -> Iterator[ModuleType]:
 
 
 def _go_on_from_whole_checkpoints() -> None:
-    """Where ``checkpoint_last.pt`` is absent or damaged, as after a kill, fairseq would start anew, or fail."""
+    """Where ``checkpoint_last.pt`` is absent or damaged, as after a kill, fairseq would start from scratch, or fail."""
     stock = checkpoint_utils.load_checkpoint
     if getattr(stock, "finds_whole_ones", False):
         return
@@ -67,7 +67,7 @@ def _forget_other_trainings() -> None:
 
 
 def _know_the_end(module: ModuleType) -> None:
-    """A run that was finished would train on by an update, or until ``--patience`` is used up once more."""
+    """A finished run would train for another update, or until ``--patience`` runs out again."""
     stock = module.train
 
     def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
@@ -97,7 +97,7 @@ def _finished(cfg: Any, trainer: Any, should_stop_early: Any) -> str | None:
 
 
 def _stop_on_signals(module: ModuleType) -> None:
-    """Save and end after the update at which a signal arrived, in all processes alike."""
+    """Save and stop after the update during which a signal arrived, in all processes."""
     stock = module.validate_and_save
 
     def validate_and_save(
@@ -124,7 +124,7 @@ def early_stopping_state() -> dict[str, Any]:
 
 
 def restore_early_stopping(state: dict[str, Any]) -> None:
-    """The reverse of :func:`early_stopping_state`."""
+    """The inverse of :func:`early_stopping_state`."""
     for module in _loops():
         for name, value in state.items():
             setattr(module.should_stop_early, name, value)

@@ -1,4 +1,4 @@
-"""What fairseq's own command lines owe a user: mistakes in one line and status 2, signals obeyed, paths of the start.
+"""What fairseq's command lines lack: mistakes in one line with status 2, signals, paths of the launch directory.
 
 ``fairseq-hydra-train`` alone goes to a new folder before it starts; this returns from there.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_command_line(package_folder: str) -> None:
-    """If fairseq imported this package as ``--user-dir``, report mistakes and return to the folder of the start."""
+    """If fairseq imported this package as ``--user-dir``, report mistakes and return to the launch directory."""
     if os.path.abspath(package_folder) not in getattr(import_user_module, "memo", ()):
         return
     write_utf8()
@@ -49,7 +49,7 @@ def _prepare_start() -> None:
     def call_main(cfg: Any, main: Any, **kwargs: Any) -> None:
         if cfg.checkpoint.write_checkpoints_asynchronously:  # without iopath fairseq would end, with status 0
             logger.warning(
-                "--write-checkpoints-asynchronously is ignored: only a checkpoint that is written at once is whole"
+                "--write-checkpoints-asynchronously is ignored: only synchronous writing leaves intact checkpoints"
             )
             cfg.checkpoint.write_checkpoints_asynchronously = False
         with signals_for_children():
@@ -60,7 +60,7 @@ def _prepare_start() -> None:
 
 
 def _report_usage_errors() -> None:
-    """Print an uncaught mistake without its traceback, and end as signals ask."""
+    """Print an uncaught mistake without its traceback, and exit as signals require."""
     hook = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -83,7 +83,7 @@ def _report_usage_errors() -> None:
 
 
 def find_usage_error(error: BaseException | None) -> UsageError | None:
-    """The user's mistake that an exception is due to, if there is one.
+    """The user's mistake behind an exception, if there is one.
 
     fairseq's trainer wraps what goes wrong while a checkpoint is loaded, so the causes are looked through. What fairseq
     itself says of a missing criterion, the system of a path, or torch of a loading process that was killed becomes a
@@ -95,7 +95,7 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
     if error is not None or last is None:
         return error
     if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
-        return UsageError("this task needs a criterion of its kind: --criterion; give sentence_prediction_mgcrp")
+        return UsageError("this task needs another criterion: --criterion; give sentence_prediction_mgcrp")
     if message is None and isinstance(last, OSError):
         message = os_error_message(last)
     return None if message is None else UsageError(message)

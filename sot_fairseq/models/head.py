@@ -13,7 +13,7 @@ __all__ = ["SentenceHead"]
 
 
 class _StockShape(nn.Module):
-    """Stands where stock fairseq looks up a head's sizes (``<head>.<name>.weight`` and ``out_features``).
+    """Stands in where stock fairseq looks up a head's sizes (``<head>.<name>.weight`` and ``out_features``).
 
     Stock loading code reads ``dense.weight`` and ``out_proj.weight`` of every head in a checkpoint. A head without
     one of them saves an empty tensor of the right height under that name.

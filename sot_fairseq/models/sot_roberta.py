@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -124,7 +124,7 @@ class SoTRobertaModel(RobertaModel):
         """Switch off the gradients of what classification does not use or the user has frozen.
 
         The language model head gets no gradient from a classification loss; a parameter that is trained but never
-        gets one makes distributed training fail or wait.
+        gets one makes distributed training fail or hang.
         """
         embedding = self.encoder.sentence_encoder.embed_tokens.weight
         for parameter in self.encoder.lm_head.parameters():
@@ -143,7 +143,7 @@ class SoTRobertaModel(RobertaModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Fit a checkpoint to this model: encoder complete, heads by name and shape, old names renamed.
 
-        Heads of other names or shapes are left out with one warning; stock code would look for ``dense`` and
+        Heads of other names or shapes are ignored with one warning; stock code would look for ``dense`` and
         ``out_proj`` in every head.
 
         Raises:
@@ -173,40 +173,32 @@ class SoTRobertaModel(RobertaModel):
         positions = f"{prefix}encoder.sentence_encoder.embed_positions.weight"
         if positions in state_dict and len(state_dict[positions]) > len(own[positions]):
             state_dict[positions] = state_dict[positions][: len(own[positions])]  # a smaller --max-positions
-        language_model = {key for key in own if key.startswith(f"{prefix}encoder.lm_head.")}
-        backbone = {key for key in own if key not in language_model and not key.endswith(".version")}
-        missing = sorted(key for key in backbone if key not in state_dict)
-        known = {f"{prefix}{key}" for key in self.state_dict()}
-        foreign = [key for key in state_dict if key.startswith(prefix) and key not in known]
-        differing = [
-            f"{key} {_shape(state_dict, key)} -> {_shape(own, key)}"
-            for key in sorted({*foreign, *own} & state_dict.keys())
-            if _shape(state_dict, key) != _shape(own, key)
-        ]
-        loaded = len(backbone) - len(missing) - len(backbone.intersection(d.split(" ")[0] for d in differing))
-        logger.info("%d of %d backbone tensors loaded", loaded, len(backbone))
+        language_model = f"{prefix}encoder.lm_head."
+        backbone = {key for key in own if not key.startswith(language_model) and not key.endswith(".version")}
+        missing = backbone - state_dict.keys()
+        elsewhere = {f"{prefix}{key}" for key in self.state_dict()} - own.keys()
+        saved = {key: value for key, value in state_dict.items() if key.startswith(prefix) and key not in elsewhere}
+        differing = {key for key, value in saved.items() if key not in own or value.shape != own[key].shape}
+        logger.info("%d of %d backbone tensors loaded", len(backbone - missing - differing), len(backbone))
         if differing:
             raise UsageError(
-                f"the checkpoint is of another architecture, {len(differing)} tensors differ: {_some(differing)}; "
-                "give --arch and the sizes of that checkpoint"
+                f"the checkpoint is of another architecture, {len(differing)} tensors differ: "
+                f"{_some(_differences(differing, saved, own))}; give --arch and the sizes of that checkpoint"
             )
         if missing and not self.allow_partial:
             raise UsageError(
-                f"the checkpoint lacks {len(missing)} of {len(backbone)} backbone tensors: {_some(missing)}; "
-                "give --arch and the sizes of that checkpoint, or --partial-backbone to train the missing ones anew"
+                f"the checkpoint lacks {len(missing)} of {len(backbone)} backbone tensors: {_some(sorted(missing))}; "
+                "give --arch and the sizes of that checkpoint, or --partial-backbone to draw the missing ones"
             )
-        for key in own:
-            if key not in state_dict:
-                state_dict[key] = own[key]
+        for key in own.keys() - state_dict.keys():
+            state_dict[key] = own[key]
 
     def _restore_heads(
         self, state_dict: dict[str, Any], prefix: str, saved: Mapping[str, Tensor], pooler: Mapping[str, Tensor]
     ) -> None:
         left_out = sorted({key.split(".")[0] for key in saved} - set(self.classification_heads))
         if left_out:
-            logger.warning(
-                "heads of the checkpoint that this model does not have are left out: %s", ", ".join(left_out)
-            )
+            logger.warning("heads of the checkpoint that this model does not have are ignored: %s", ", ".join(left_out))
         for head_name, head in self.classification_heads.items():
             own = {f"{head_name}.{key}": value for key, value in head.state_dict().items()}
             in_checkpoint = {key: value for key, value in saved.items() if key.startswith(f"{head_name}.")}
@@ -222,15 +214,11 @@ class SoTRobertaModel(RobertaModel):
                 state_dict[f"{prefix}{HEADS}{key}"] = value
 
     def _report_reset(self, name: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-        differing = [
-            f"{key} {_shape(saved, key)} -> {_shape(own, key)}"
-            for key in sorted(own.keys() | saved.keys())
-            if _shape(saved, key) != _shape(own, key)
-        ]
+        differing = _differences(own.keys() | saved.keys(), saved, own)
         message = f"classification head {name!r} of the checkpoint has another shape: {'; '.join(differing)}"
         if self.strict_head:
             raise UsageError(f"{message}; give the head's options of that checkpoint, or leave out --strict-head")
-        logger.warning("%s; all of its tensors start from new values: %s", message, ", ".join(sorted(own)))
+        logger.warning("%s; all of its tensors are re-initialised: %s", message, ", ".join(sorted(own)))
 
 
 def _take(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
@@ -240,6 +228,12 @@ def _take(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
 
 def _some(items: list[str]) -> str:
     return ", ".join(items[:5]) + (", ..." if len(items) > 5 else "")
+
+
+def _differences(keys: Iterable[str], saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Describe how the shapes of two state dicts differ: ``<key> <saved shape> -> <own shape>``."""
+    shapes = ((key, _shape(saved, key), _shape(own, key)) for key in sorted(keys))
+    return [f"{key} {before} -> {after}" for key, before, after in shapes if before != after]
 
 
 def _shape(tensors: Mapping[str, Tensor], key: str) -> str:

@@ -83,11 +83,11 @@ class SentencePredictor:
 
         Args:
             sentences: Texts, or ``(first, second)`` tuples of texts, as the model was trained.
-            batch_size: Rows computed at once (> 0); rows of like length go together.
+            batch_size: Rows computed at once (> 0); rows of similar length go together.
             threshold: Probability from which a model that gives several labels gives a label.
 
         Raises:
-            UsageError: for a row that is no text, or single texts where pairs are wanted or the reverse.
+            UsageError: for a row that is not a text, or single texts where pairs are wanted or the reverse.
         """
         logits = self.logits(sentences, batch_size)
         if self.regression:
@@ -133,7 +133,7 @@ class SentencePredictor:
         Raises:
             UsageError: if the split is absent, has no labels or other ones, or was made for another vocabulary.
         """
-        dataset = self._task_on(data or self.training_data).load_dataset(split)
+        dataset = self.task_for(data or self.training_data).load_dataset(split)
         samples = dataset.dataset
         if "target" not in samples.defn:
             raise UsageError(f"split {split!r} has no labels: {data or self.training_data}; nothing to compare with")
@@ -149,8 +149,15 @@ class SentencePredictor:
         values = compute_metrics(list(names), predictions, targets, classes, self.labels, where)
         return {name: 100.0 * value for name, value in values.items()}
 
-    def _task_on(self, data: str | os.PathLike[str]) -> Any:
-        """The task on another folder, with this model's order of labels."""
+    def task_for(self, data: str | os.PathLike[str]) -> Any:
+        """Set up the task for another folder of data, with this model's order of labels.
+
+        Args:
+            data: Folder of ``python -m sot_fairseq.preprocess``.
+
+        Raises:
+            UsageError: if the data was made for another vocabulary or from another number of texts a row.
+        """
         cfg = copy.deepcopy(self.task.cfg)
         cfg.data = os.fspath(data)
         if not self.regression:

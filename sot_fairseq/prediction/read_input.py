@@ -41,7 +41,7 @@ def read_lines(stream: BinaryIO, num_inputs: int | None, name: str = "standard i
         if len(row) != num_inputs:
             wanted = "two texts with one tab between them" if num_inputs == 2 else "one text without tabs"
             raise UsageError(
-                f"{len(row)} field(s) where {num_inputs} are expected: {name} line {number}; give {wanted} a line"
+                f"{len(row)} field(s) where {num_inputs} are expected: {name} line {number}; give {wanted} per line"
             )
         yield row
 

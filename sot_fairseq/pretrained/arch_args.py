@@ -1,4 +1,4 @@
-"""fairseq-train's ``--arch`` and size flags of an encoder: from its folder, its checkpoint, or a wish."""
+"""fairseq-train's ``--arch`` and size flags of an encoder: from its folder, its checkpoint, or ``scratch:``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SIZES = (
 
 
 def bert_model_args(architecture: BertArchitecture) -> dict[str, Any]:
-    """Give fairseq's names of a BERT's sizes, with their values."""
+    """Map fairseq's names of a BERT's sizes to their values."""
     sizes = architecture
     values = (sizes.layers, sizes.embed_dim, sizes.ffn_dim, sizes.heads, sizes.max_positions)
     values += (sizes.activation, sizes.token_types, sizes.layer_norm_eps)
@@ -55,7 +55,7 @@ def bert_model_args(architecture: BertArchitecture) -> dict[str, Any]:
 
 
 def fairseq_arch_args(folder: str | os.PathLike[str]) -> list[str]:
-    """Give the flags with which ``fairseq-train`` builds the encoder of a folder.
+    """Return the flags with which ``fairseq-train`` builds the encoder of a folder.
 
     Args:
         folder: A folder with ``model.pt``, or a checkpoint file in one. ``architecture.json`` (of a conversion) is read
@@ -85,7 +85,7 @@ def fairseq_arch_args(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def scratch_arch_args(encoder: str) -> list[str]:
-    """Give the flags of a randomly initialised RoBERTa ``scratch:<layers>x<dim>``.
+    """Return the flags of a randomly initialised RoBERTa ``scratch:<layers>x<dim>``.
 
     It has 4 times the width in its feed-forward layers and the fewest attention heads that are at most 64 wide.
 

@@ -18,6 +18,10 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 FAIRSEQ_FILES = "https://dl.fbaipublicfiles.com/fairseq"
 HUGGING_FACE = "https://huggingface.co"
 OLD_BERT_FILES = "https://s3.amazonaws.com/models.huggingface.co/bert"
+FAIRSEQ_TERMS = "MIT, https://github.com/facebookresearch/fairseq"
+SPANBERT_TERMS = "the licence at https://github.com/facebookresearch/SpanBERT"
+GPT2_TERMS = "modified MIT, https://github.com/openai/gpt-2"
+BERT_TERMS = "Apache-2.0, https://github.com/google-research/bert"
 
 
 class KnownEncoder(NamedTuple):
@@ -57,11 +61,11 @@ BERT_SHA256 = {  # (model, file): published checksum; for the other weights Hugg
 def _bert_file(model: str, file: str) -> Source:
     """Describe a file of a BERT, from Hugging Face or, failing that, from the older address of the same file."""
     revision = BERT_REVISION.get(model, "main")
-    published = RemoteFile(f"{HUGGING_FACE}/{model}/resolve/{revision}/{file}", BERT_SHA256.get((model, file)))
+    sha256 = BERT_SHA256.get((model, file))
+    published = RemoteFile(f"{HUGGING_FACE}/{model}/resolve/{revision}/{file}", sha256, terms=BERT_TERMS)
     old_name = "pytorch_model.bin" if file == "model.safetensors" else file
-    old = RemoteFile(
-        f"{OLD_BERT_FILES}/{model}-{old_name}", BERT_SHA256.get((model, file)) if old_name == file else None
-    )
+    old_sha256 = sha256 if old_name == file else None
+    old = RemoteFile(f"{OLD_BERT_FILES}/{model}-{old_name}", old_sha256, terms=BERT_TERMS)
     return Source(published, (file,), Source(old, (old_name,)))
 
 
@@ -75,12 +79,12 @@ def _bert(size: str, casing: str) -> KnownEncoder:
 
 def _from_archive(arch: str, archive: str, files: tuple[str, ...]) -> KnownEncoder:
     url = f"{FAIRSEQ_FILES}/models/{archive}"
-    return KnownEncoder(arch, files, url, (Source(RemoteFile(url), files),))
+    return KnownEncoder(arch, files, url, (Source(RemoteFile(url, terms=FAIRSEQ_TERMS), files),))
 
 
 def _spanbert(size: str, archive: str) -> KnownEncoder:
     url = f"{FAIRSEQ_FILES}/models/{archive}"
-    weights = Source(RemoteFile(url), ("pytorch_model.bin", "config.json"))
+    weights = Source(RemoteFile(url, terms=SPANBERT_TERMS), ("pytorch_model.bin", "config.json"))
     origin = f"{url} and, for vocab.txt, {HUGGING_FACE}/bert-base-cased"
     return KnownEncoder(f"spanbert_{size}", _BERT, origin, (weights, _bert_file("bert-base-cased", "vocab.txt")))
 
@@ -102,12 +106,13 @@ GPT2_BPE_SHA256 = {
     "dict.txt": "2c31c5b236661067fe8626775eb995ef5fe808ac87d2ad4a6ddbef68550f5cc6",
 }
 GPT2_BPE = tuple(
-    Source(RemoteFile(f"{FAIRSEQ_FILES}/gpt2_bpe/{file}", sha256), (file,)) for file, sha256 in GPT2_BPE_SHA256.items()
+    Source(RemoteFile(f"{FAIRSEQ_FILES}/gpt2_bpe/{file}", sha256, terms=GPT2_TERMS), (file,))
+    for file, sha256 in GPT2_BPE_SHA256.items()
 )
 
 
 def find_encoder(name: str, force: bool = False) -> Path:
-    """Give the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
+    """Return the folder of a named encoder: ``<cache>/<name>``, for ``minilm`` the one inside its package.
 
     What is missing is downloaded, unless that is forbidden (:func:`sot_base.download.file.is_offline`).
 
@@ -126,7 +131,7 @@ def find_encoder(name: str, force: bool = False) -> Path:
 
 
 def find_gpt2_bpe(force: bool = False) -> Path:
-    """Give the folder of RoBERTa's byte-pair encoding: ``$GPT2_BPE_DIR``, by default ``<cache>/gpt2_bpe``.
+    """Return the folder of RoBERTa's byte-pair encoding: ``$GPT2_BPE_DIR``, by default ``<cache>/gpt2_bpe``.
 
     Into the latter the files are downloaded; a folder that the variable names is left as it is.
 
@@ -140,7 +145,7 @@ def find_gpt2_bpe(force: bool = False) -> Path:
 
 
 def gpt2_bpe_dir() -> tuple[Path, str]:
-    """Give the folder where the byte-pair encoding is looked for, and where it comes from."""
+    """Return the folder where the byte-pair encoding is looked for, and where it comes from."""
     return Path(os.environ.get("GPT2_BPE_DIR") or cache_dir() / "gpt2_bpe"), f"{FAIRSEQ_FILES}/gpt2_bpe/"
 
 

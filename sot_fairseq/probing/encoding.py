@@ -1,8 +1,7 @@
-"""The two ends of a probe that are fairseq's: the encoder that makes token states, and the heads that read them."""
+"""fairseq's part of a probe: the encoder that makes token states, and the heads that read them."""
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from sot_base.download.file import sha256_of
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.data.targets import target_array
 from sot_fairseq.encoders import Encoder
@@ -101,9 +101,9 @@ class ProbeTask:
         inputs = [path for path in sorted(self.data.glob("input*/*")) if path.name.split(".")[0] in self.splits]
         return {
             "encoding": ENCODING,
-            "checkpoint": f"scratch, seed {SCRATCH_SEED}" if checkpoint is None else _sha256(checkpoint),
+            "checkpoint": f"scratch, seed {SCRATCH_SEED}" if checkpoint is None else sha256_of(checkpoint),
             "architecture": self.encoder.arch_args,
-            "token_numbers": {f"{path.parent.name}/{path.name}": _sha256(path) for path in inputs},
+            "token_numbers": {f"{path.parent.name}/{path.name}": sha256_of(path) for path in inputs},
             "special_tokens": [self.cfg.task.init_token, self.cfg.task.separator_token],
         }
 
@@ -144,7 +144,7 @@ class ProbeTask:
     def _batches(
         self, model: SoTRobertaModel, name: str, tokens: FairseqDataset, max_tokens: int
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Rows of like length, the longest first, and their states as the heads get them in training."""
+        """Rows of similar length, the longest first, and their states as the heads get them in training."""
         lengths = np.asarray(tokens.sizes)
         order = np.argsort(-lengths, kind="stable")
         pad = self.task.source_dictionary.pad()
@@ -166,8 +166,3 @@ def _fairseq_config(encoder: Encoder, data: Path, header: DataHeader) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning)  # hydra's, of fairseq's old calls
         return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -62,7 +62,7 @@ class ProbeSettings:
 
     @property
     def words(self) -> list[str]:
-        """The settings as words of the command line; defaults are left out."""
+        """The settings as command-line arguments; defaults are left out."""
         words = ["--heads", self.head]
         defaults = {option.name: option.default for option in HEAD_OPTIONS} | vars(TrainingSettings())
         for name, value in {**self.options, **vars(self.training)}.items():
@@ -121,7 +121,7 @@ def grid(args: argparse.Namespace) -> list[ProbeSettings]:
 
 
 def _used(head: str, chosen: Mapping[str, Any]) -> set[str]:
-    """Names of the head's options that play a part in it."""
+    """Names of the options that the head reads."""
     if head == "cls":
         return set()
     pooling, _, words = head.partition("-")

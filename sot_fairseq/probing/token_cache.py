@@ -42,7 +42,7 @@ MEBIBYTE = 1 << 20
 
 
 class EncodedSplit(NamedTuple):
-    """A split as it comes out of the encoder.
+    """A split as the encoder returns it.
 
     Attributes:
         lengths: Tokens of each row.
@@ -198,7 +198,7 @@ def _open_split(folder: Path, name: str) -> TokenStates:
     # copy on write: torch wants memory that may be written, the file stays as it is
     states, offsets = (np.load(folder / f"{name}.{part}.npy", mmap_mode="c") for part in ("states", "offsets"))
     if states.ndim != 2 or states.dtype not in (np.float16, np.float32):
-        raise _DamagedError(f"the states of split {name!r} are no table of numbers")
+        raise _DamagedError(f"the states of split {name!r} are not a table of numbers")
     whole = offsets.ndim == 1 and offsets.dtype == np.int64 and len(offsets) > 0
     if not whole or offsets[0] != 0 or offsets[-1] != len(states) or (np.diff(offsets) < 1).any():
         raise _DamagedError(f"the rows of split {name!r} do not lie one after the other")
@@ -227,7 +227,7 @@ def _write(folder: Path, description: Mapping[str, Any], dtype: np.dtype, encode
                 values = features.numpy()[valid].astype(dtype)
             if not np.isfinite(values).all():
                 raise UsageError(
-                    f"token states of split {name!r} do not fit into {dtype} or are no numbers; "
+                    f"token states of split {name!r} do not fit into {dtype} or are not numbers; "
                     "give --cache-dtype float32, or another encoder"
                 )
             states[(offsets[rows, None] + place)[valid]] = values

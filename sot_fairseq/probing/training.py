@@ -28,7 +28,7 @@ Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
 
 
 class ProbeSplit(NamedTuple):
-    """A split: token states, and the class numbers, sets of classes or numbers of its rows."""
+    """A split: token states and targets (class numbers, sets of classes or numbers)."""
 
     states: TokenStates
     targets: Tensor
@@ -36,7 +36,7 @@ class ProbeSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbeData:
-    """What heads are trained and tested on.
+    """The data that heads are trained and tested on.
 
     Args:
         train: The rows to learn from.
@@ -79,7 +79,7 @@ class TrainingSettings:
 
 
 class Outcome(NamedTuple):
-    """What came out of a training.
+    """The result of a training.
 
     Attributes:
         best_epoch: Number of the best epoch, from 1.
@@ -162,7 +162,7 @@ def lr_factor(update: int, updates: int) -> float:
 
 
 def _train_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """Rows of like length, within 25 %, in random order (see `sot_fairseq.data.dataset.BatchedDataset`)."""
+    """Rows of similar length, within 25 %, in random order (see `sot_fairseq.data.dataset.BatchedDataset`)."""
     rng = np.random.default_rng((seed, epoch))
     order = torch.from_numpy(np.argsort(lengths * rng.uniform(0.8, 1.25, len(lengths)), kind="stable"))
     batches = order.split(batch_size)

@@ -1,1 +1,1 @@
-"""What training runs share: commands, checks before the start, learning rates, non-finite values."""
+"""What training runs share: commands, checks before training starts, learning rates."""

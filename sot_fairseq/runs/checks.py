@@ -1,4 +1,4 @@
-"""Checks before a training starts: what would otherwise show hours later, in one process only, or not at all."""
+"""Checks before training starts: mistakes that would otherwise show hours later, in one process, or never."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from sot_base.atomic import atomic_file, remove_unfinished
 from sot_base.errors import UsageError
 from sot_fairseq.fairseq_patches.checkpoint_config import check_literals
+from sot_fairseq.fairseq_patches.restart import LAST, find_restart
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
-from sot_fairseq.runs.restart import LAST, find_restart
 
 __all__ = ["DESCRIPTION_FILES", "check_best_metric", "check_run", "metrics_of"]
 
@@ -40,7 +40,7 @@ def check_run(cfg: Any) -> None:
     if cfg.restore_file == LAST:
         restart, reason = find_restart(cfg.save_dir)
         if restart is not None and reason:
-            logger.warning("%s: going on from %s; to start anew, give another --save-dir", reason, restart)
+            logger.warning("%s: resuming from %s; to start from scratch, give another --save-dir", reason, restart)
     for flag, path in (("--restore-file", cfg.restore_file), ("--finetune-from-model", cfg.finetune_from_model)):
         if path and path != LAST:
             if not os.path.isfile(path):
@@ -57,21 +57,21 @@ def check_run(cfg: Any) -> None:
 
 
 def check_processes(world_size: int) -> None:
-    """Refuse a run that a launcher started several times but that would train as many separate models.
+    """Refuse several processes that would train separate models.
 
     fairseq reads torchrun's environment only where it sees several devices; on a CPU it trains alone in each process.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and world_size == 1:
         raise UsageError(
-            f"{started} processes were started (WORLD_SIZE), each of which would train a model of its own; on the CPU "
+            f"{started} processes were started (WORLD_SIZE), each of which would train a separate model; on the CPU "
             "start each with --distributed-world-size N --distributed-rank R --distributed-init-method "
             "tcp://127.0.0.1:PORT --distributed-no-spawn --distributed-backend gloo --ddp-backend legacy_ddp"
         )
 
 
 def check_precision(cfg: Any) -> None:
-    """Refuse half precision where fairseq cannot train in it."""
+    """Refuse half precision where fairseq does not support it."""
     wanted = next((name for name in ("fp16", "bf16", "amp") if cfg[name]), None)
     if wanted is None:
         return
@@ -109,7 +109,7 @@ def metrics_of(criterion: Any) -> set[str]:
 
 
 def prepare_save_dir(data: Path, save_dir: Path) -> None:
-    """Remove what a killed run was writing, and copy dictionaries, label names and tokenizer beside the checkpoints.
+    """Remove unfinished files of a killed run, and copy dictionaries, label names and tokenizer beside the checkpoints.
 
     The folder then predicts on its own. The copies are ordinary files, whatever the rights of the data's.
     """

@@ -12,13 +12,9 @@ from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder
 from sot_text.hyperparameters import Hyperparameters
 
-__all__ = ["schedule", "train_command", "words_of_the_recipe"]
+__all__ = ["schedule", "train_command", "parse_recipe_options"]
 
 USER_DIR = Path(__file__).resolve().parents[1]
-OPTIMIZER = [
-    *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--adam-eps", "1e-06"),
-    *("--weight-decay", "0.1", "--clip-norm", "0.0"),
-]
 
 
 def schedule(rows: int, values: Hyperparameters, update_freq: int = 1, world_size: int = 1) -> tuple[int, int]:
@@ -45,7 +41,7 @@ def train_command(
     save_dir: Path,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """Give the words of a ``fairseq-train`` command.
+    """Return the arguments of a ``fairseq-train`` command.
 
     Args:
         data: The preprocessed data.
@@ -55,9 +51,9 @@ def train_command(
         head: ``mgcrp``, ``gcp``, ``gap`` or ``cls``.
         seed: Of the head's initial weights, the order of samples and dropout.
         save_dir: For the checkpoints.
-        words: Further words; they come last, so that they replace the recipe's.
+        words: Extra arguments; they come last and override the recipe's.
     """
-    found = words_of_the_recipe(words)
+    found = parse_recipe_options(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
     total, warmup = schedule(header.splits["train"].rows, values, *shares)
     fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
@@ -71,7 +67,8 @@ def train_command(
         *(() if encoder.restore_file is None else ("--finetune-from-model", str(encoder.restore_file))),
         *("--batch-size", str(values.batch_size), "--required-batch-size-multiple", "1", "--num-workers", "0"),
         *("--distributed-world-size", "1"),  # fairseq would take all GPUs there are, and the batch times as large
-        *OPTIMIZER,
+        *("--optimizer", "adam", "--adam-betas", f"(0.9, {values.adam_beta2})", "--adam-eps", str(values.adam_eps)),
+        *("--weight-decay", str(values.weight_decay), "--clip-norm", str(values.clip_norm)),
         *("--lr-scheduler", "polynomial_decay", "--lr", str(values.lr)),
         *("--total-num-update", str(total), "--warmup-updates", str(warmup)),
         *("--max-epoch", str(values.max_epoch), "--seed", str(seed)),
@@ -83,8 +80,8 @@ def train_command(
     ]
 
 
-def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
-    """Find what the recipe must know among further words: what sets the number of updates, frozen or not.
+def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the extra arguments that the recipe depends on: those that set the number of updates, and frozen or not.
 
     Raises:
         UsageError: If one has no positive whole number.
@@ -98,9 +95,9 @@ def words_of_the_recipe(words: Sequence[str]) -> argparse.Namespace:
     try:
         found = parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
-        raise UsageError(f"{error}: the further words; give a whole number") from None
+        raise UsageError(f"{error}: the extra arguments; give a whole number") from None
     for name in ("batch_size", "max_epoch", "update_freq", "distributed_world_size"):
         value = getattr(found, name)
         if value is not None and value < 1:
-            raise UsageError(f"no positive number: --{name.replace('_', '-')} {value}; correct it")
+            raise UsageError(f"not a positive number: --{name.replace('_', '-')} {value}; correct it")
     return found

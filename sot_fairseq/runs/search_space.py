@@ -69,9 +69,9 @@ def parse_parameter(text: str) -> Parameter:
     if kind not in ("", "log", "int"):
         raise UsageError(f"unknown scale {kind!r}: --param {text}; {FORM}")
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (kind == "log" and low <= 0):
-        raise UsageError(f"no range: --param {text}; LOW must be below HIGH, and positive for :log")
+        raise UsageError(f"not a range: --param {text}; LOW must be below HIGH, and positive for :log")
     if kind == "int" and not (low.is_integer() and high.is_integer()):
-        raise UsageError(f"not whole numbers: --param {text}; leave out :int or mend them")
+        raise UsageError(f"not whole numbers: --param {text}; leave out :int or correct them")
     return Parameter(name, (), low, high, kind)
 
 
@@ -94,7 +94,7 @@ def setting_of(trial: optuna.trial.FrozenTrial) -> dict[str, Value]:
 
 
 def command_words(values: Mapping[str, Value]) -> list[str]:
-    """Give a trial's options as words of a command line; ``true`` is a flag alone, ``false`` none at all."""
+    """Return a trial's options as command-line arguments; ``true`` is a flag alone, ``false`` none at all."""
     words: list[str] = []
     for name, value in values.items():
         if value == "true":

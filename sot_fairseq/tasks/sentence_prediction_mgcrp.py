@@ -25,7 +25,9 @@ from fairseq.tasks import register_task
 from fairseq.tasks.sentence_prediction import SentencePredictionTask
 from omegaconf import OmegaConf, open_dict
 
+from sot_base.class_weights import class_weights
 from sot_base.errors import UsageError
+from sot_base.names import name_key
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_fairseq.data.dataset import BatchedDataset, SentenceDataset
 from sot_fairseq.data.epoch_batches import EpochBatches
@@ -37,9 +39,7 @@ from sot_fairseq.runs.checks import check_best_metric, check_run, metrics_of
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
 from sot_fairseq.tasks.settings_from_data import record_settings_from_data, take_settings_from_data
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
-from sot_text.class_weights import class_weights
 from sot_text.formats.dictionary import read_dictionary
-from sot_text.names import name_key
 
 __all__ = ["SentencePredictionMGCrPTask"]
 
@@ -90,7 +90,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         for name, default in (("shorten_method", "none"), ("add_prev_output_tokens", False), ("d2v2_multi", False)):
             if cfg[name] != default:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} plays no part in this task; leave it out "
+                    f"--{name.replace('_', '-')} is not used by this task; leave it out "
                     "(sequences are cut to --max-positions, the longer sentence first)"
                 )
         trained = kwargs.get("from_checkpoint", False)
@@ -198,8 +198,8 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """As fairseq's own; one iterator, with its loading processes, serves all epochs of a training.
 
-        fairseq makes a new one every epoch where the order of rows is drawn anew, and the processes of the old ones
-        stay until Python's garbage collection finds them.
+        fairseq makes a new one whenever the order of rows is drawn again, and the processes of the old ones stay until
+        Python's garbage collection finds them.
         """
         iterator = super().get_batch_iterator(dataset, **{**kwargs, "update_epoch_batch_itr": False})
         if getattr(dataset, "draws_order", False):
@@ -212,16 +212,16 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         return {type(self).__name__: {"early_stopping": early_stopping_state()}}
 
     def set_checkpoint_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with what :meth:`get_checkpoint_dict` gave."""
+        """Restore what :meth:`get_checkpoint_dict` returned."""
         restore_early_stopping(state_dict.get("early_stopping", {}))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> SoTRobertaModel:
         """Build the encoder that ``--arch`` names and its head.
 
-        fairseq's own RoBERTa is built as this package's subclass of it, which hands heads the padding mask.
+        fairseq's own RoBERTa is built as this package's subclass of it, which passes the padding mask to the heads.
 
         Raises:
-            UsageError: for an arch that is no RoBERTa or BERT, or a head that cannot be built.
+            UsageError: for an arch that is neither RoBERTa nor BERT, or a head that cannot be built.
         """
         arch = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         model_class = ARCH_MODEL_REGISTRY.get(arch)

@@ -1,4 +1,4 @@
-"""What a run need not be told, since the preprocessed data say it: special tokens, kind of targets."""
+"""Settings taken from the preprocessed data: special tokens, kind of targets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take_settings_from_data(cfg: Any, trained: bool) -> list[Path]:
         raise UsageError(f"no dictionary: {file.absolute()}; make the data with python -m sot_fairseq.preprocess")
     labels = data / "label"
     if cfg.regression_target and not trained and (labels / "dict.txt").is_file() and not any(labels.glob("*.label")):
-        raise UsageError(f"the labels are no numbers: {labels.absolute()}; leave out --regression-target")
+        raise UsageError(f"the labels are not numbers: {labels.absolute()}; leave out --regression-target")
     return files
 
 

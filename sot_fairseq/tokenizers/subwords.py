@@ -52,7 +52,7 @@ class Subwords(Protocol):
         """Cut a text into pieces whose ids, put together, are those of the text."""
 
     def encode(self, pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Give the ids of all pieces, one after the other, and the number of ids of each piece."""
+        """Return the ids of all pieces, one after the other, and the number of ids of each piece."""
 
     def save(self, folder: Path) -> None:
         """Write the files that the class can be loaded from, and ``dict.txt``."""
@@ -144,6 +144,7 @@ class WordPieceSubwords:
         vocab: ``vocab.txt``, or the folder it lies in.
         lower_case: Whether text is lower-cased; by default what the vocabulary wants. See
             :func:`sot_text.formats.wordpiece.read_settings`.
+        force_lower_case: Whether text is lower-cased even if the vocabulary is cased.
 
     Raises:
         UsageError: If the vocabulary is absent or malformed, or is not of the casing asked for.
@@ -154,10 +155,10 @@ class WordPieceSubwords:
     vocab_file = "vocab.txt"
     whole_texts = False
 
-    def __init__(self, vocab: str | os.PathLike[str], lower_case: bool | None = None):
+    def __init__(self, vocab: str | os.PathLike[str], lower_case: bool | None = None, force_lower_case: bool = False):
         path = Path(vocab) / self.vocab_file if Path(vocab).is_dir() else Path(vocab)
         self.vocab = read_vocab(path)
-        self.settings = read_settings(path, self.vocab, lower_case)
+        self.settings = read_settings(path, self.vocab, lower_case, force_lower_case)
         numbers = {piece: number for number, piece in enumerate(self.vocab)}
         self.lower_case: bool | None = self.settings.do_lower_case
         self._tokenizer = build_tokenizer(self.vocab, self.settings)

@@ -87,10 +87,14 @@ class TextEncoder:
 
     @classmethod
     def wordpiece(
-        cls, vocab: str | os.PathLike[str], lower_case: bool | None = None, moses_detokenize: bool = False
+        cls,
+        vocab: str | os.PathLike[str],
+        lower_case: bool | None = None,
+        moses_detokenize: bool = False,
+        force_lower_case: bool = False,
     ) -> TextEncoder:
         """Load a WordPiece vocabulary. See :class:`WordPieceSubwords`."""
-        return cls(WordPieceSubwords(vocab, lower_case), moses_detokenize)
+        return cls(WordPieceSubwords(vocab, lower_case, force_lower_case), moses_detokenize)
 
     @property
     def vocab_size(self) -> int:
@@ -110,7 +114,7 @@ class TextEncoder:
             For each text its int64 ids, ``</s>`` last. An empty text is ``</s>`` alone.
 
         Raises:
-            UsageError: If a text is no string, or holds half of a surrogate pair; the message gives its row from 0.
+            UsageError: If a text is not a string, or holds half of a surrogate pair; the message gives its row from 0.
         """
         if not len(texts):
             return []
@@ -178,7 +182,7 @@ class TextEncoder:
 
 
 def _check_texts(texts: Sequence[str]) -> None:
-    """Raise `UsageError` for the first row that is no text."""
+    """Raise `UsageError` for the first row that is not a text."""
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise UsageError(f"{type(text).__name__} where a text is expected: row {row}; give a string, '' if need be")

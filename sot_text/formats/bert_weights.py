@@ -152,7 +152,7 @@ def fairseq_to_bert(
     missing = [fairseq for _, fairseq in names if fairseq not in model]
     if missing:
         raise UsageError(
-            f"{len(missing)} encoder tensors are missing: the checkpoint lacks {_some(missing)}; get it anew"
+            f"{len(missing)} encoder tensors are missing: the checkpoint lacks {_some(missing)}; get it again"
         )
     rows = len(model[ENCODER + "embed_tokens.weight"])
     if rows != len(row_order):

@@ -86,10 +86,10 @@ def read_fairseq_checkpoint(
     content = read_checkpoint(path, classes, lazy)
     _require("fairseq", content, path)
     where = str(Path(path).absolute())
-    mend = "get or save it again"
+    remedy = "get or save it again"
     for part, kind in PARTS.items():
         if part == "model" or content.get(part) is not None:
-            of_type(content.get(part), kind, f"{part} of {where}", mend)
+            of_type(content.get(part), kind, f"{part} of {where}", remedy)
     _check_tensors(content["model"], where)
     return content
 
@@ -111,21 +111,22 @@ def read_bert_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 def _check_tensors(weights: Mapping[Any, Any], where: str) -> None:
     for name, value in weights.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
-            raise UsageError(f"{str(name)[:80]} is no tensor: {where}; get or save it again")
+            raise UsageError(f"{str(name)[:80]} is not a tensor: {where}; get or save it again")
 
 
 def _require(wanted: FileKind, content: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     found = file_kind(content)
     if found != wanted:
-        what, mend = DESCRIPTIONS[found]
+        what, remedy = DESCRIPTIONS[found]
         where = Path(path).resolve()
         expected = DESCRIPTIONS[wanted][0]
-        raise UsageError(f"{what} where {expected} is expected: {where}; {mend.format(path=where)}")
+        raise UsageError(f"{what} where {expected} is expected: {where}; {remedy.format(path=where)}")
 
 
 def _state_dict(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the part of a loaded file that maps names to tensors."""
+    """Return the part of a loaded file that maps names to tensors."""
     for key in ("state_dict", "model", "model_state_dict"):
-        if isinstance(content.get(key), Mapping):
-            return content[key]
+        inner = content.get(key)
+        if isinstance(inner, Mapping):
+            return inner
     return content

@@ -178,7 +178,7 @@ def read_classifier(
         data: The folder of the preprocessed data; default: the checkpoint's own folder, else the training data.
 
     Raises:
-        UsageError: If it is no classifier of the toolkit's fairseq side, or has no such head.
+        UsageError: If it is not a classifier of the toolkit's fairseq side, or has no such head.
     """
     file = _find(Path(path))
     state = read_fairseq_checkpoint(file)
@@ -229,7 +229,7 @@ def encoder_sizes(tensors: Mapping[str, Tensor], args: _Model, kind: str) -> Ber
     """
     for name in ("embed_tokens.weight", "embed_positions.weight", "layers.0.fc1.weight"):
         if ENCODER + name not in tensors or tensors[ENCODER + name].dim() != 2:
-            raise UsageError(f"no whole encoder: the checkpoint lacks the matrix {ENCODER}{name}; get it anew")
+            raise UsageError(f"an incomplete encoder: the checkpoint lacks the matrix {ENCODER}{name}; get it again")
     layers = {name.removeprefix(ENCODER).split(".")[1] for name in tensors if name.startswith(ENCODER + "layers.")}
     types = tensors.get(ENCODER + "embed_token_types.weight")
     return BertArchitecture(

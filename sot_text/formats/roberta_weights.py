@@ -33,7 +33,7 @@ def fairseq_to_roberta(model: Mapping[str, Tensor], layers: int) -> dict[str, Te
     missing = [fairseq for _, fairseq in _names(layers) if fairseq not in model]
     if missing:
         raise UsageError(
-            f"the checkpoint lacks {', '.join(missing[:3])}: it is no RoBERTa; give one of RoBERTa's family"
+            f"the checkpoint lacks {', '.join(missing[:3])}: it is not a RoBERTa; give one of RoBERTa's family"
         )
     tensors = {roberta: model[fairseq].float() for roberta, fairseq in _names(layers)}
     words = tensors["embeddings.word_embeddings.weight"]

@@ -38,20 +38,20 @@ class TokenizerJson(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
 
     @classmethod
-    def load(cls, path: Path, kind: str, mend: str) -> TokenizerJson:
+    def load(cls, path: Path, kind: str, remedy: str) -> TokenizerJson:
         """Read a file whose tokenizer is of a kind, ``WordPiece`` or ``BPE``.
 
         Raises:
             UsageError: If it is of another kind, or damaged.
         """
         where = str(path.absolute())
-        content = read_json(path, dict[str, Any], mend, MAX_BYTES)
+        content = read_json(path, dict[str, Any], remedy, MAX_BYTES)
         model = content.get("model")
         if not isinstance(model, dict) or model.get("type") != kind:
-            raise UsageError(f"not a {kind} tokenizer: {where}; {mend}")
-        found = of_type(content, cls, where, mend)
+            raise UsageError(f"not a {kind} tokenizer: {where}; {remedy}")
+        found = of_type(content, cls, where, remedy)
         if any(isinstance(merge, str) and merge.count(" ") != 1 for merge in found.model.merges):
-            raise UsageError(f"a merge that is no pair of tokens: {where}; {mend}")
+            raise UsageError(f"a merge that is not a pair of tokens: {where}; {remedy}")
         return found
 
     @property
@@ -70,7 +70,7 @@ def read_word_pieces(path: Path) -> list[str]:
     """Return the entries by id, as :func:`~sot_text.formats.wordpiece.read_vocab` does for ``vocab.txt``.
 
     Raises:
-        UsageError: If it is no WordPiece tokenizer, numbers are missing, or a special token is.
+        UsageError: If it is not a WordPiece tokenizer, numbers are missing, or a special token is.
     """
     numbers = TokenizerJson.load(path, "WordPiece", "give the tokenizer of a BERT or its vocab.txt").numbers
     pieces = sorted(numbers, key=numbers.__getitem__)

@@ -43,15 +43,20 @@ class WordPieceSettings:
         do_lower_case: Whether text is lower-cased (an uncased vocabulary).
         strip_accents: Whether accents are removed; None means "where text is lower-cased".
         tokenize_chinese_chars: Whether each CJK character is a word of its own.
+        force_lower_case: Whether text is lower-cased although the vocabulary is cased.
     """
 
     do_lower_case: bool
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
+    force_lower_case: bool = False
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``tokenizer_config.json`` into `folder`."""
-        text = json.dumps(asdict(self), indent=2) + "\n"
+        fields = asdict(self)
+        if not self.force_lower_case:
+            del fields["force_lower_case"]  # a key of this toolkit: other files are as everywhere
+        text = json.dumps(fields, indent=2) + "\n"
         (Path(folder) / CONFIG).write_text(text, encoding="utf-8")
 
 
@@ -125,16 +130,23 @@ class _TokenizerConfig(msgspec.Struct):
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = True
+    force_lower_case: bool | None = None
 
 
 def read_settings(
-    vocab_file: str | os.PathLike[str], vocab: Sequence[str], lower_case: bool | None = None
+    vocab_file: str | os.PathLike[str],
+    vocab: Sequence[str],
+    lower_case: bool | None = None,
+    force_lower_case: bool = False,
 ) -> WordPieceSettings:
     """Find out how a vocabulary wants its text: the vocabulary itself decides the casing.
 
     A vocabulary with upper-case letters (A-Z) is cased, one with lower-case letters only is not. What the command line
     (`lower_case`) or, if it is silent, a ``tokenizer_config.json`` beside the vocabulary says must agree with that.
     For a vocabulary without such letters they decide, and text keeps its case if neither speaks.
+
+    `force_lower_case`, or the key of that name in ``tokenizer_config.json``, lower-cases text even if the vocabulary is
+    cased, as BERT's scripts do with ``--do_lower_case``: words then become their lower-case entries, or several pieces.
 
     Raises:
         UsageError: If they disagree: text would mostly become ``[UNK]``, or lose the case that the encoder learned.
@@ -143,6 +155,8 @@ def read_settings(
     config_file = vocab_file.parent / CONFIG
     config = _read_config(config_file)
     found = _lower_cased(vocab)
+    if force_lower_case or config.force_lower_case:
+        return _settings(config, True, force=found is False)
     said, where = (config.do_lower_case, config_file) if lower_case is None else (lower_case, "the command line")
     if said is not None and found is not None and said != found:
         letters = "no upper-case letter" if found else "upper-case letters"
@@ -151,10 +165,15 @@ def read_settings(
             f"give the encoder's own vocab.txt, or say --{_name(found)}"
         )
     found = said if found is None else found
+    return _settings(config, bool(found))
+
+
+def _settings(config: _TokenizerConfig, lower_case: bool, force: bool = False) -> WordPieceSettings:
     return WordPieceSettings(
-        do_lower_case=bool(found),
+        do_lower_case=lower_case,
         strip_accents=config.strip_accents,
         tokenize_chinese_chars=config.tokenize_chinese_chars is not False,
+        force_lower_case=force,
     )
 
 

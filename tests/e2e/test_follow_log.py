@@ -44,6 +44,23 @@ def test_validations_at_once_and_progress_now_and_then(tmp_path, clock):
     assert out.getvalue().splitlines()[-1] == "mgcrp, seed 1: 1:56, validated"
 
 
+def test_the_log_of_transformers_trainer(tmp_path, clock):
+    log, out = tmp_path / "train.log", io.StringIO()
+    follower = LogFollower(log, "cls, seed 1", out)
+    log.write_text("{'loss': '0.69', 'grad_norm': '1.2', 'learning_rate': '1e-05', 'epoch': '0.13'}\n")
+    clock[0] += 16
+    follower.look()
+    with log.open("a") as stream:
+        stream.write(
+            "{'eval_loss': '0.6', 'eval_accuracy': '0.5', 'epoch': '1'}\n{'train_loss': '0.6', 'epoch': '1'}\n"
+        )
+    follower.close()
+    assert out.getvalue().splitlines() == [
+        "cls, seed 1: 0:16, epoch 0.13, loss 0.69",
+        "cls, seed 1: epoch 1 | {'eval_loss': '0.6', 'eval_accuracy': '0.5', 'epoch': '1'}",
+    ]
+
+
 def test_a_terminal_has_one_line_that_moves(tmp_path, clock):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -65,7 +82,7 @@ def test_a_terminal_has_one_line_that_moves(tmp_path, clock):
         ("Traceback\nValueError: odd\n\n", 1, "ValueError: odd"),
         ("", 3, "status 3"),
         ("x\n", -11, "killed by signal 11"),
-        ("x\n", -9, "killed by signal 9, perhaps for want of memory"),
+        ("x\n", -9, "killed by signal 9, perhaps out of memory"),
     ],
 )
 def test_why_a_training_failed(tmp_path, text, status, reason):

@@ -141,7 +141,7 @@ def test_downloads_are_commands(monkeypatch, tmp_path, capsys):
 def test_scripts_variables_and_words_exist():
     known = "".join((REPOSITORY / "glue_scripts" / name).read_text() for name in ("common.sh", "all.sh"))
     found = commands("glue_scripts/")
-    assert len(found) == 3
+    assert len(found) == 7
     for words in found:
         variables = [match[1] for match in map(VARIABLE.fullmatch, words) if match]
         script = words[len(variables) + 1]
@@ -160,7 +160,7 @@ def test_hydra_and_processes_are_commands():
         group, key = override.split("=")[0].split(".")
         assert key in config[group], override
     (words,) = commands("--distributed-rank")
-    tests = (REPOSITORY / "tests" / "sot_fairseq" / "test_processes.py").read_text()
+    tests = (REPOSITORY / "tests" / "sot_fairseq" / "fairseq_patches" / "test_processes.py").read_text()
     args = parse(words)
     assert (args.distributed_world_size, args.distributed_rank) == (2, 0)
     assert all(f'"{word}"' in tests for word in words if word.startswith(("--distributed", "--ddp")))

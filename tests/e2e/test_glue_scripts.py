@@ -88,21 +88,26 @@ def test_data_to_results(glue, encoder, tmp_path):
 @pytest.mark.parametrize(
     "variables, words, message",
     [
-        ({"GLUE_DIR": ""}, (), "error: GLUE_DIR is not set"),
-        ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is no head; give one or more of mgcrp, gcp, gap, cls"),
+        (
+            {"GLUE_DIR": "/nowhere"},
+            (),
+            "error: not downloaded, HF_HUB_OFFLINE is set: https://dl.fbaipublicfiles.com/glue",
+        ),
+        ({"HEAD": "mgcrp gpc"}, (), "error: HEAD=gpc is not a head; give one or more of mgcrp, gcp, gap, cls"),
         ({"HEAD": " "}, (), "error: HEAD is blank; give one or more of mgcrp, gcp, gap, cls"),
         ({"SEEDS": " "}, (), "error: SEEDS is blank; give one or more whole numbers"),
-        ({"SEEDS": "1 two"}, (), "error: SEEDS=two is no whole number"),
-        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is no whole number"),
-        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is no head"),
+        ({"SEEDS": "1 two"}, (), "error: SEEDS=two is not a whole number"),
+        ({"SEEDS": "1\ntwo"}, (), "error: SEEDS=two is not a whole number"),
+        ({"HEAD": "mgcrp\ngpc"}, (), "error: HEAD=gpc is not a head"),
         ({"DRY_RUN": "yes"}, (), "error: DRY_RUN=yes; give 1, or leave it out to train"),
-        ({"LR": "0.0"}, (), "error: LR=0.0 is no positive number"),
-        ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is no positive whole number"),
-        ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is no positive whole number"),
-        ({"LR": "fast"}, (), "error: LR=fast is no positive number"),
+        ({"LR": "0.0"}, (), "error: LR=0.0 is not a positive number"),
+        ({"MAX_EPOCH": "ten"}, (), "error: MAX_EPOCH=ten is not a positive whole number"),
+        ({"BATCH_SIZE": "0"}, (), "error: BATCH_SIZE=0 is not a positive whole number"),
+        ({"LR": "fast"}, (), "error: LR=fast is not a positive number"),
         ({"OUT_DIR": "/dev/null/out"}, (), "error: Not a directory: /dev/null/out; check the path"),
         ({"ENCODER": "nowhere"}, (), "error: no such encoder: nowhere"),
-        ({"GLUE_DIR": "/nowhere"}, (), "error: "),
+        ({"MAX_LENGTH": "0"}, (), "error: MAX_LENGTH=0 is not a positive whole number"),
+        ({"LOWER_CASE": "yes"}, (), "error: LOWER_CASE=yes; give 1, or leave it out"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_line(glue, encoder, tmp_path, variables, words, message):
@@ -128,7 +133,7 @@ def test_two_runs_do_not_share_a_folder(glue, encoder, tmp_path):
         run = run_script("cola.sh", "--cpu", **settings)
     assert (run.returncode, run.stdout) == (2, "")
     advice = "wait for it, or give another --output-dir (OUT_DIR)"
-    assert run.stderr == f"error: another run is at work: {tmp_path}; {advice}\n"
+    assert run.stderr == f"error: another run is using the folder: {tmp_path}; {advice}\n"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -156,7 +161,7 @@ def test_a_dry_run_prints_the_commands(glue, encoder, tmp_path):
     assert "--mgcrp-q 56 --mgcrp-k 32" in commands[0]  # the table's
     assert commands[0].endswith("--cpu --mgcrp-q 8")  # replaced
     assert "--batch-size 6 " in commands[1]
-    assert "--lr 2e-05 --total-num-update 40 --warmup-updates 2 --max-epoch 10 " in commands[1]
+    assert "--lr 2e-05 --total-num-update 40 --warmup-updates 0 --max-epoch 10 " in commands[1]
     assert not list((tmp_path / "out").glob("*/seed-*/*.pt"))
     assert not (tmp_path / "out" / "results.json").exists()
 
@@ -172,12 +177,12 @@ def test_a_training_that_fails_does_not_stop_the_others(glue, encoder, tmp_path)
     run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)
     assert run.returncode == 1, run.stdout[-3000:] + run.stderr[-3000:]
     error = run.stderr.splitlines()[-1]
-    assert error.startswith("error: 1 of 3 trainings of CoLA failed: mgcrp, seed 2 (cannot go on: ")
+    assert error.startswith("error: 1 of 3 trainings of CoLA failed: mgcrp, seed 2 (cannot resume: ")
     assert error.endswith("; correct them and start again")
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["heads"]["mgcrp"]["seeds"]) == ["1", "3"]
     assert list(results["failed"]) == ["mgcrp/seed-2"]
-    assert results["failed"]["mgcrp/seed-2"].startswith("cannot go on: ")
+    assert results["failed"]["mgcrp/seed-2"].startswith("cannot resume: ")
 
     last.unlink()
     run = run_script("cola.sh", "--cpu", *SMALL_HEAD, HEAD="mgcrp", SEEDS="1 2 3", **settings)
@@ -252,10 +257,8 @@ def test_a_set_of_tasks_goes_on_after_a_failure(glue, encoder, tmp_path):
 @pytest.mark.parametrize(
     "variables, message",
     [
-        ({"GLUE_DIR": ""}, "error: GLUE_DIR is not set"),
-        ({"GLUE_DIR": "/nowhere"}, "error: no such folder: GLUE_DIR=/nowhere"),
-        ({"GLUE_DIR": "/dev"}, "error: no task: TASKS is blank, or /dev has no folder of a task"),
-        ({"TASKS": " "}, "error: no task: TASKS is blank"),
+        ({"GLUE_DIR": "/nowhere"}, "error: not downloaded, HF_HUB_OFFLINE is set: https://dl.fbaipublicfiles.com/glue"),
+        ({"TASKS": " "}, "error: TASKS is blank; give some of CoLA RTE"),
         ({"TASKS": "CoLA SST2"}, "error: TASKS=SST2 is no task; give some of CoLA RTE SST-2 MNLI"),
         ({"TASKS": "CoLA\nSST2"}, "error: TASKS=SST2 is no task"),
     ],

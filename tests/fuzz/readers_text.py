@@ -45,7 +45,7 @@ from tests.fuzz.engine import Reader
 from tests.fuzz.mutate import damage_bytes, damage_checkpoint, damage_json, damage_lines
 from tests.sot_fairseq.bert_files import random_bert, save_bert, save_pickle
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, write_rows
-from tests.sot_fairseq.test_token_cache import DESCRIPTION, Encoder
+from tests.sot_fairseq.probing.test_token_cache import DESCRIPTION, Encoder
 from tests.sot_fairseq.tokenizer_files import SENTENCES, tiny_gpt2, tiny_wordpiece
 from tests.sot_hf.models import tiny_model, tokenizer
 

@@ -47,6 +47,9 @@ def head(words="mgcrp-svpn", fusion="sum_fc", **changes) -> ClassificationHead:
     return ClassificationHead(config(words, fusion, **changes))
 
 
+SECOND_ORDER = [words for words in WORDS if hasattr(head(words).pool, "proj")]
+
+
 def total(outputs):
     """The logits of a head as one tensor: those of ``sum_loss`` in training are a pair."""
     return sum(outputs) if isinstance(outputs, tuple) else outputs

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sot_core import singular_value_power_norm
-from tests.sot_core.cases import WORDS, all_heads, all_words, assert_close, examples, head, run
+from tests.sot_core.cases import SECOND_ORDER, WORDS, all_heads, all_words, assert_close, examples, head, run
 
 TOKEN = torch.linspace(-1.0, 1.3, 12)
 INPUTS = {
@@ -19,9 +19,7 @@ INPUTS = {
     "tiny": 1e-12 * torch.randn(3, 9, 12, generator=torch.Generator().manual_seed(0)),
 }
 COVARIANCES = [
-    words
-    for words, options in WORDS.items()
-    if words != "gap" and options.get("center", "token") == "token" and "batch_norm" not in words
+    words for words in SECOND_ORDER if WORDS[words].get("center", "token") == "token" and "batch_norm" not in words
 ]
 MATRICES = {
     "zeros": torch.zeros(2, 5, 4),

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 from sot_core import ClassificationHead, HeadConfig, build, projection, published_form, published_heads
 from sot_core.build import FUSIONS
-from tests.sot_core.cases import WORDS, all_heads, all_words, assert_close, head, total
+from tests.sot_core.cases import SECOND_ORDER, WORDS, all_heads, all_words, assert_close, head, total
 
 TOKENS = torch.randn(4, 9, 12, generator=torch.Generator().manual_seed(3))
 POOLED = {words: head(words).pool.out_dim for words in WORDS}
@@ -20,7 +20,8 @@ splittable = pytest.mark.parametrize("fusion", [name for name, fusion in FUSIONS
 def test_width_of_the_pooled_words(words):
     options = WORDS[words]
     q, k = options.get("q_dim", 5), options.get("k_dim", 4)
-    width = {"gap": 12, "gcp": 15}.get(options.get("pooling"), options.get("num_heads", 2) * q * k)
+    width = 15 if options.get("pooling") == "gcp" else options.get("num_heads", 2) * q * k
+    width = width if words in SECOND_ORDER else 12
     assert POOLED[words] == width == head(words).pool(TOKENS).shape[1]
 
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tests.sot_core.cases import WORDS, assert_close, head
+from tests.sot_core.cases import SECOND_ORDER, assert_close, head
 
-SECOND_ORDER = [words for words in WORDS if words != "gap"]
 linear = pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-recompute", "gcp"])
 
 

@@ -60,9 +60,14 @@ def project(pool, tokens, config):
     return (values * bn.weight + bn.bias).clamp_min(0.0)
 
 
+FIRST_ORDER = {  # of the poolings without a projection: one sample's valid tokens (N, D) -> (D,)
+    "gap": lambda tokens: tokens.mean(dim=0),
+}
+
+
 def pool_one(pool, tokens, config):
-    if config.pooling == "gap":
-        return tokens.mean(dim=0)
+    if config.pooling in FIRST_ORDER:
+        return FIRST_ORDER[config.pooling](tokens)
     values = project(pool, tokens, config)
     if config.pooling == "gcp":
         values = centred(values, config.center)

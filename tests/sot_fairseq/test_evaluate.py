@@ -148,7 +148,7 @@ def test_a_model_that_predicts_one_class_is_named(corpus, data, tmp_path, caplog
     )
     assert len(warnings) == 2  # one an epoch
     assert all(message.startswith(expected) for message in warnings)
-    assert warnings[0].endswith("lower the learning rate, give more warm-up, or another seed")
+    assert warnings[0].endswith("lower the learning rate, warm up longer, or try another seed")
     caplog.clear()
     sot_fairseq.from_pretrained(tmp_path / "run").evaluate()
     assert [record.message for record in caplog.records if "predictions" in record.message] == warnings[:1]

@@ -36,7 +36,9 @@ class TestStart:
     def test_a_half_written_checkpoint_to_go_on_from(self, data, trained, tmp_path, size):
         content = (trained / "checkpoint_last.pt").read_bytes()[:size]
         (tmp_path / "checkpoint_last.pt").write_bytes(content)
-        with pytest.raises(UsageError, match=r"cannot go on: .*checkpoint_last\.pt; .* remove it to start anew"):
+        with pytest.raises(
+            UsageError, match=r"cannot resume: .*checkpoint_last\.pt; .* remove it to start from scratch"
+        ):
             run_train(data, tmp_path)
         assert (tmp_path / "checkpoint_last.pt").read_bytes() == content
 

@@ -156,7 +156,7 @@ class TestMistakes:
         own = ["--text-columns", "sentence", "--label-column", "topics"]
         with pytest.raises(UsageError, match="several labels a row in a regression: --multi-label"):
             preprocess_main([*words, *own, "--regression"])
-        with pytest.raises(UsageError, match="options for own data beside --task RTE"):
+        with pytest.raises(UsageError, match="options for custom data beside --task RTE"):
             preprocess_main([*words, "--task", "RTE"])
 
     def test_an_unknown_label(self, folder, tmp_path):

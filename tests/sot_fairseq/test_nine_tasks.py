@@ -127,9 +127,9 @@ def test_the_head_values_of_the_table_are_for_mgcrp_alone(glue, encoder, tmp_pat
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--seed", "9"], r"--seed would hold for every training: the further words; give --seeds \(SEEDS\)"),
-        (["--save-dir=x"], "--save-dir would hold for every training"),
-        (["--head-pooling", "gcp"], "--head-pooling would hold for every training"),
+        (["--seed", "9"], r"--seed would apply to every training: the extra arguments; give --seeds \(SEEDS\)"),
+        (["--save-dir=x"], "--save-dir would apply to every training"),
+        (["--head-pooling", "gcp"], "--head-pooling would apply to every training"),
         (["--head-fusion", "words"], "--head-fusion would replace the head cls"),
     ],
 )

@@ -115,7 +115,7 @@ class TestNumbers:
             (tmp_path / name / "preprocess.json").unlink()
         with pytest.raises(UsageError, match=r"the labels are numbers: .*train.label; give --regression-target"):
             run_train(tmp_path / "numbers", tmp_path / "run", *PEARSON)
-        with pytest.raises(UsageError, match=r"the labels are no numbers: .*/label; leave out --regression-target"):
+        with pytest.raises(UsageError, match=r"the labels are not numbers: .*/label; leave out --regression-target"):
             run_train(tmp_path / "classes", tmp_path / "run", *PEARSON, "--regression-target", "--num-classes", "1")
 
     def test_a_model_of_the_other_kind(self, data, score_data, tmp_path):

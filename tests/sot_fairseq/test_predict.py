@@ -106,7 +106,7 @@ def test_a_file_with_named_columns(model, run, tmp_path):
         run(model, tmp_path / "own.tsv", "--text-columns", "body")
     with pytest.raises(UsageError, match=r"trained on 1 text\(s\) a row, not on 2 \(number, text\): .*own.tsv"):
         run(model, tmp_path / "own.tsv", "--text-columns", "number,text")
-    with pytest.raises(UsageError, match=r"which columns hold the text: .*own.tsv; give --text-columns"):
+    with pytest.raises(UsageError, match=r"the text columns are unknown: .*own.tsv; give --text-columns"):
         run(model, tmp_path / "own.tsv")
     with (tmp_path / "own.tsv").open("a") as stream:
         stream.write("5\ttoo\tmany\n")
@@ -209,7 +209,7 @@ def test_regression_gives_numbers_and_a_submission_within_the_range(stsb, run, t
         (["--batch-size", "0"], "--batch-size 0; give 1 or more"),
         (["x.tsv", "--task", "RTE", "--text-columns", "a"], "--text-columns beside --task"),
         (["x.tsv", "--task", "RTEE"], "no such task: 'RTEE'"),
-        (["x.tsv", "--submission", "out"], "no GLUE task: --submission; give --task"),
+        (["x.tsv", "--submission", "out"], "not those of a GLUE task: --submission; give --task"),
         (["x.tsv", "--text-columns", "a"], r"cannot read the file .*x.tsv"),
         (["--device", "tpux"], "no such device: tpux"),
         (["--head", "mnli"], "no classification head 'mnli': .* has sentence_classification_head"),

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import unicodedata
 from itertools import product
 from pathlib import Path
 
@@ -398,11 +399,12 @@ def test_other_folders_are_never_replaced(tmp_path, gpt2_folder):
     [
         ([], "no task: the command line; give --task, or --text-columns and --label-column"),
         (["--task", "snli"], "no such task: 'snli'; use one of CoLA"),
-        (["--task", "RTE", "--labels", "a,b"], "options for own data beside --task RTE"),
-        (["--task", "RTE", "--regression"], "options for own data beside --task RTE"),
+        (["--task", "RTE", "--labels", "a,b"], "options for custom data beside --task RTE"),
+        (["--task", "RTE", "--regression"], "options for custom data beside --task RTE"),
         (["--text-columns", "a", "--label-column", "l", "--labels", "x,x"], "'x' is repeated: --labels"),
         (["--text-columns", "a", "--label-column", "l", "--labels", "x"], "fewer than two labels"),
         (["--task", "RTE", "--cased"], "--cased or --uncased with --bpe gpt2"),
+        (["--task", "RTE", "--force-lower-case"], "--force-lower-case with --bpe gpt2"),
         (["--task", "CoLA"], "no train.tsv: "),
     ],
 )  # fmt: skip
@@ -433,6 +435,22 @@ def test_casing_is_enforced(tmp_path, cased):
         path.write_text(path.read_text().replace("The sailors", "the sailors"))
     run(data, tmp_path / "out", *options)
     assert (sentences(tmp_path / "out", "input0", "train") == upper) is not cased
+
+
+def test_lower_case_by_force(tmp_path):
+    data = write_rte(tmp_path / "RTE")
+    options = ["--task", "RTE", "--bpe", "wordpiece", "--vocab", str(tiny_wordpiece(tmp_path, cased=True))]
+    assert run(data, tmp_path / "out", *options, "--force-lower-case").lower_case is True
+    lower = sentences(tmp_path / "out", "input0", "train")
+    run(data, tmp_path / "out", *options)
+    assert sentences(tmp_path / "out", "input0", "train") != lower
+    for name in ("train", "dev"):
+        path = data / f"{name}.tsv"
+        header, text = path.read_text().split("\n", 1)
+        plain = unicodedata.normalize("NFD", text.lower())  # accents go with the case
+        path.write_text(header + "\n" + "".join(letter for letter in plain if unicodedata.category(letter) != "Mn"))
+    run(data, tmp_path / "out", *options)
+    assert sentences(tmp_path / "out", "input0", "train") == lower
 
 
 def test_relative_paths_with_blanks(tmp_path, gpt2_folder, monkeypatch, capsys):

@@ -372,7 +372,7 @@ def test_class_weights_and_a_collapsed_head(run, caplog, capsys):
     assert "gap, seed 1: all 16 predictions of split 'dev' are '1', as are " in caplog.text
     with pytest.raises(UsageError, match="no such class: --class-weights 'cat'; the classes are 0, 1"):
         run("--heads", "gap", "--class-weights", "cat=2")
-    with pytest.raises(UsageError, match="'1' is no weight of a class: --class-weights 1"):
+    with pytest.raises(UsageError, match="'1' is not a class weight: --class-weights 1"):
         run("--class-weights", "1")
 
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from sot_base.errors import UsageError
-from sot_fairseq import results
+from sot_fairseq import results as fairseq_results
+from sot_text import results_table as results
 from tests.support import need_shared
 
 NAMES = {"GPT": "gpt", "BERT-base": "bert.base.cased", "BERT-large": "bert.large.cased"}
@@ -66,19 +67,19 @@ def test_saved_results_are_printed_without_evaluation(tmp_path, monkeypatch, cap
     (tmp_path / "rte").mkdir()
     (tmp_path / "rte" / "results.json").write_text(json.dumps(run_of("roberta.large")))
     monkeypatch.setattr(sys, "argv", ["results", "--saved", str(tmp_path / "rte")])
-    results.main()
+    fairseq_results.main()
     output = capsys.readouterr().out
     assert [row["reported"] for row in cells(output)] == ["86.60", "88.10"]
     assert "wrote" not in output
     (tmp_path / "rte" / "results.json").write_text("{")
     with pytest.raises(UsageError, match=r"not a JSON file .*leave out --saved"):
-        results.main()
+        fairseq_results.main()
     (tmp_path / "rte" / "results.json").write_text("{}")
     with pytest.raises(UsageError, match=r"task is missing: .*results.json; leave out --saved"):
-        results.main()
+        fairseq_results.main()
     (tmp_path / "rte" / "results.json").unlink()
     with pytest.raises(UsageError, match=r"no results\.json: .*leave out --saved"):
-        results.main()
+        fairseq_results.main()
 
 
 def test_runs_of_the_same_name_are_all_in_the_table(tmp_path, monkeypatch, capsys):
@@ -87,7 +88,7 @@ def test_runs_of_the_same_name_are_all_in_the_table(tmp_path, monkeypatch, capsy
         folder.mkdir(parents=True)
         (folder / "results.json").write_text(json.dumps(run_of(encoder, heads=["cls"])))
     monkeypatch.setattr(sys, "argv", ["results", "--saved", *map(str, folders)])
-    results.main()
+    fairseq_results.main()
     rows = cells(capsys.readouterr().out)
     names = [str(folders[0]), str(folders[1]), "cola"]
     assert [(row["run"], row["reported"]) for row in rows] == list(zip(names, ("86.60", "77.60", "-"), strict=True))

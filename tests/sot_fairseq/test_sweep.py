@@ -206,8 +206,8 @@ def test_parameters_are_read(text, expected):
         (["--param", "lr=1,1"], "an empty or a repeated value: --param lr=1,1"),
         (["--param", "lr=1,"], "an empty or a repeated value"),
         (["--param", "lr=a..b"], "not two numbers: --param lr=a..b"),
-        (["--param", "lr=3..1"], "no range: --param lr=3..1"),
-        (["--param", "lr=0..1:log"], "no range: --param lr=0..1:log"),
+        (["--param", "lr=3..1"], "not a range: --param lr=3..1"),
+        (["--param", "lr=0..1:log"], "not a range: --param lr=0..1:log"),
         (["--param", "q=0.5..2:int"], "not whole numbers"),
         (["--param", "q=1..2:cubic"], "unknown scale 'cubic'"),
         (["--param", "seed=1,2"], "--param seed: the command line"),
@@ -225,14 +225,14 @@ def test_mistakes_are_named(trainings, tmp_path, words, message):
 def test_a_command_that_cannot_be_searched_is_refused(trainings, tmp_path):
     words = [str(tmp_path / "s"), "--param", "lr=1,2"]
     for training, message in (
-        ([], "no one training command"),
+        ([], "expected one training command"),
         (["--", "DATA"], "no --best-checkpoint-metric"),
         (["--", "DATA", "--no-save", *METRIC], "--no-save"),
     ):
         with pytest.raises(UsageError, match=message):
             sweep.main([*words, *training])
     sweep.main([*words, "--trials", "1", "--seeds", "1", "--", "DATA", *METRIC])
-    with pytest.raises(UsageError, match="another sweep is in the folder"):
+    with pytest.raises(UsageError, match="the folder holds another sweep"):
         sweep.main([*words, "--trials", "1", "--seeds", "1", "2", "--", "DATA", *METRIC])
 
 

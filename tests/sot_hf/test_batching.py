@@ -1,4 +1,4 @@
-"""Batches of rows of like length."""
+"""Batches of rows of similar length."""
 
 from collections import Counter
 

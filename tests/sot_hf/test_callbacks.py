@@ -46,7 +46,7 @@ def test_sigterm_saves_and_ends_with_143(step, whole, bert_folder, rte, tmp_path
             main(words(bert_folder, rte, tmp_path, *RUN))
     assert end.value.code == 143
     assert steps[-1] == step
-    assert f"terminated: saved {tmp_path}/checkpoint-{step}; go on with --resume" in capsys.readouterr().err
+    assert f"terminated: saved {tmp_path}/checkpoint-{step}; resume with --resume" in capsys.readouterr().err
     assert not (tmp_path / "model.safetensors").exists()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     main(words(bert_folder, rte, tmp_path, *RUN, *RESUME))

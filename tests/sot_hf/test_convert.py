@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_not_whole_or_has_another_vocabulary(tmp_path):
     state = read_checkpoint(source / "checkpoint_best.pt", lazy=False)
     for name, message in (
         ("layers.1.self_attn.q_proj.weight", "1 encoder tensors are missing"),
-        ("embed_positions.weight", "no whole encoder: the checkpoint lacks .*embed_positions"),
+        ("embed_positions.weight", "an incomplete encoder: the checkpoint lacks .*embed_positions"),
     ):
         tensors = {key: value for key, value in state["model"].items() if not key.endswith(f"encoder.{name}")}
         torch.save({**state, "model": tensors}, source / "checkpoint_best.pt")

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 def test_ids_placeholders_and_names(bert_folder, folder, tmp_path, caplog):
     labels = ("--labels", '"yes, really",cafe\u0301')
     main(words(bert_folder, folder, tmp_path, *OWN, *labels, "--do_train", "--do_eval", "--do_predict"))
-    assert "test.tsv: the labels are all '-1', which is no label: read as a file without labels" in caplog.text
+    assert "test.tsv: the labels are all '-1', which is not a label: read as a file without labels" in caplog.text
     lines = (tmp_path / "custom.tsv").read_text(encoding="utf-8").splitlines()
     assert [line.split("\t")[0] for line in lines[1:]] == IDS
     assert {line.split("\t")[1] for line in lines[1:]} <= {"yes, really", "caf\u00e9"}

@@ -324,7 +324,7 @@ def test_given_options_are_kept(tmp_path):
         ("--learning_rate nan", "--learning_rate nan is out of range"),
         ("--max_eval_samples -3", "--max_eval_samples -3 is out of range"),
         ("--num_train_epochs 0", "no training: --num_train_epochs 0"),
-        ("--eval_all_checkpoints", "no evaluation is asked for"),
+        ("--eval_all_checkpoints", "no evaluation requested"),
         ("--load_best_model_at_end True", "the options do not fit together"),
     ],
 )  # fmt: skip
@@ -341,7 +341,7 @@ def test_usage_errors_end_with_status_2(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         run_main(main)
     assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("error: none of train.tsv, dev.tsv, test.tsv")
+    assert capsys.readouterr().err.startswith("error: no train.tsv, dev.tsv, test.tsv")
 
 
 def test_metrics_are_of_the_whole_dev_set(trained, rte, tmp_path):

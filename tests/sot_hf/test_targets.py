@@ -105,11 +105,11 @@ def test_balanced_weights_are_those_of_the_training_rows(bert_folder, rte, tmp_p
     "more, message",
     [
         ("--task_name RTE --class-weights maybe=2", "no such class: --class-weights 'maybe'"),
-        ("--task_name RTE --class-weights entailment=-2", "'entailment=-2' is no weight of a class"),
+        ("--task_name RTE --class-weights entailment=-2", "'entailment=-2' is not a class weight"),
         ("--task_name RTE --class-weights balanced --label_smoothing_factor 0.1", "beside --label_smoothing_factor"),
         ("--text_columns sentence1 --label_column index --regression --class-weights balanced", "has no classes: --cl"),
         ("--text_columns sentence1 --label_column label --multi-label --label_smoothing_factor 0.1", "has no class to"),
-        ("--task_name RTE --multi_label", "options for own data beside --task_name RTE"),
+        ("--task_name RTE --multi_label", "options for custom data beside --task_name RTE"),
     ],
 )  # fmt: skip
 def test_weights_and_labels_that_make_no_sense(more, message, bert_folder, rte, tmp_path):

@@ -62,7 +62,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
         trainer.save_model()
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UsageError, match=f"no room for a checkpoint: {tmp_path}; make some"):
+    with pytest.raises(UsageError, match=f"the disk is full, no checkpoint was written: {tmp_path}; free some"):
         trainer.save_model()
 
 

@@ -49,7 +49,9 @@ def test_files_beyond_the_limit_leave_nothing_half_written(kilobytes, whole, ber
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * kilobytes, hard))
     try:
-        with pytest.raises(UsageError, match=f"no room for a checkpoint: {tmp_path}/checkpoint-6; make some") as error:
+        with pytest.raises(
+            UsageError, match=f"the disk is full, no checkpoint was written: {tmp_path}/checkpoint-6; free some"
+        ) as error:
             main(words(bert_folder, rte, tmp_path, *RUN))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -70,7 +72,7 @@ def test_the_newest_whole_checkpoint_is_taken(whole, bert_folder, rte, tmp_path,
     (last / "optimizer.pt").write_bytes((last / "optimizer.pt").read_bytes()[:99])
     main(words(bert_folder, rte, tmp_path, *RUN, *RESUME))
     (message,) = [message for message in caplog.messages if "resuming from" in message]
-    assert message.startswith("no whole checkpoint, optimizer.pt is cut off or broken")
+    assert message.startswith("not an intact checkpoint, optimizer.pt is cut off or broken")
     assert message.endswith("resuming from checkpoint-6")
 
 

@@ -38,6 +38,7 @@ def test_the_table_has_the_recipe_of_fairseq_for_roberta():
             assert (values.lr, values.batch_size, values.max_epoch) == (lr, batch_size, 10)
             assert values.warmup == pytest.approx(warmup / total, abs=0.001)
             assert values.head_args == []
+            assert (values.weight_decay, values.adam_beta2, values.adam_eps, values.clip_norm) == (0.1, 0.98, 1e-6, 0)
 
 
 def test_the_table_has_the_values_of_the_authors_for_bert():
@@ -65,14 +66,14 @@ def test_the_authors_values_are_those_of_their_readme():
 
 def test_every_task_has_a_row_with_its_source_for_every_family():
     for task in GLUE_TASKS:
-        for encoder in ("roberta.base", "bert.base.cased", "minilm"):
+        for encoder in ("roberta.base", "bert.base.cased", "minilm", "gpt"):
             tuned, frozen = (get_hyperparameters(task, encoder, is_frozen) for is_frozen in (False, True))
             assert tuned.source
             assert (frozen.lr, frozen.max_epoch) == (1e-3, 4)
             assert (frozen.batch_size, frozen.head_args) == (tuned.batch_size, tuned.head_args)
             assert tuned.source in frozen.source != tuned.source
             for name in ("mgcrp_heads", "mgcrp_q"):
-                assert (getattr(tuned, name) is None) == (encoder != "bert.base.cased")
+                assert (getattr(tuned, name) is None) == (encoder in ("roberta.base", "minilm"))
 
 
 def test_an_encoder_by_path_has_the_family_of_its_tokenizer(tmp_path):
@@ -85,6 +86,8 @@ def test_an_encoder_by_path_has_the_family_of_its_tokenizer(tmp_path):
     assert [family(str(path)) for path in (bert, bert / "model.pt", roberta)] == ["bert", "bert", "roberta"]
     names = ("minilm", "spanbert.base", "bert.large.uncased", "roberta.large", "scratch:2x64")
     assert [family(name) for name in names] == ["minilm", "bert", "bert", "roberta", "roberta"]
+    names = ("gpt", "hf:openai-community/openai-gpt", f"hf:{bert}", "hf:FacebookAI/roberta-base")
+    assert [family(name) for name in names] == ["gpt", "gpt", "bert", "roberta"]
 
 
 def test_the_command_prints_a_row(capsys):

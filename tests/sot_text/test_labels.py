@@ -31,7 +31,7 @@ def test_class_indices_by_name():
 
 def test_case_counts_where_it_tells_labels_apart(caplog):
     labels = check_labels(["Yes", "no", "yes"], "train.tsv")
-    assert "differ in upper and lower case only" in caplog.text
+    assert "differ only in case" in caplog.text
     np.testing.assert_array_equal(class_indices(table("yes", "Yes", "NO"), "label", labels), [2, 0, 1])
     with pytest.raises(UsageError, match=r"unknown label 'YES': dev.tsv line 2"):
         class_indices(table("YES"), "label", labels)
@@ -59,12 +59,12 @@ def test_unknown_label_names_line_and_value(value):
     "labels,message",
     [
         (["one"], "fewer than two labels"),
-        (["a", ""], "'' is no label"),
-        (["a", " b"], "' b' is no label"),
-        (["a", "b\rc"], "is no label"),
-        (["a", "madeupword0001"], "fairseq keeps 'madeupword0001' for itself"),
-        (["a", "<unk>"], "fairseq keeps '<unk>' for itself"),
-        (["<mask>", "b"], "fairseq keeps '<mask>' for itself"),
+        (["a", ""], "'' is not a label"),
+        (["a", " b"], "' b' is not a label"),
+        (["a", "b\rc"], "is not a label"),
+        (["a", "madeupword0001"], "fairseq reserves 'madeupword0001'"),
+        (["a", "<unk>"], "fairseq reserves '<unk>'"),
+        (["<mask>", "b"], "fairseq reserves '<mask>'"),
         (["a", "b", "a"], "'a' is repeated"),
     ],
 )
@@ -81,7 +81,9 @@ def test_regression_targets_are_kept_as_they_are():
 
 @pytest.mark.parametrize("value", ["3,5", "", "high", "nan", "inf", "1_0", "0x1"])
 def test_not_a_number_names_line_and_value(value):
-    with pytest.raises(UsageError, match=r"is no number: dev.tsv line 3, column 'label'; write it like 3.5") as error:
+    with pytest.raises(
+        UsageError, match=r"is not a number: dev.tsv line 3, column 'label'; write it like 3.5"
+    ) as error:
         regression_targets(table("1", value), "label", (0.0, 5.0))
     assert repr(value) in str(error.value)
 
@@ -106,7 +108,7 @@ class TestUnicode:
             labels_of(table("neg", "pos", "pos\u200b"), "label")
         assert str(error.value) == (
             "'pos\\u200b' (U+200B ZERO WIDTH SPACE) looks like 'pos' and is another label: dev.tsv line 4, column "
-            "'label'; remove the characters that cannot be seen"
+            "'label'; remove the invisible characters"
         )
 
     @pytest.mark.parametrize("space", ["\u200b", "\ufeff", "\u00ad"])
@@ -115,9 +117,7 @@ class TestUnicode:
             class_indices(table("neg", f"po{space}s"), "label", ("neg", "pos"))
         message = str(error.value)
         assert message.startswith(f"unknown label {f'po{space}s'!r} (U+{ord(space):04X} ")
-        assert message.endswith(
-            "line 3, column 'label'; it looks like 'pos': remove the characters that cannot be seen"
-        )
+        assert message.endswith("line 3, column 'label'; it looks like 'pos': remove the invisible characters")
 
     def test_invisible_characters_that_tell_nothing_apart_stay(self):
         persian = "\u0645\u06cc\u200c\u062e"  # with a zero-width non-joiner, as its spelling wants it

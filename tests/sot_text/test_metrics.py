@@ -69,10 +69,8 @@ def test_constant_values_give_0_and_a_warning(name, constant, caplog):
 def test_a_collapsed_model_is_named_with_what_to_do(caplog):
     compute_metrics(["accuracy", "f1"], [1, 1, 1, 1], [0, 1, 0, 0], labels=("no", "yes"), where="split 'valid'")
     (message,) = caplog.messages
-    assert message.startswith(
-        "all 4 predictions of split 'valid' are 'yes', as are 25% of the targets: the model tells"
-    )
-    assert "lower the learning rate, give more warm-up, or another seed" in message
+    assert message.startswith("all 4 predictions of split 'valid' are 'yes', as are 25% of the targets: the model has")
+    assert "lower the learning rate, warm up longer, or try another seed" in message
     compute_metrics(["accuracy"], [1, 1], [0, 1], warn=False)
     compute_metrics(["accuracy"], [1, 0], [0, 1])
     compute_metrics(["accuracy"], [1], [0])
@@ -120,7 +118,7 @@ class TestSeveralLabels:
 def test_a_collapsed_regression_predicts_nearly_one_number(caplog, spread, collapsed):
     targets = np.linspace(0.0, 5.0, 11)
     compute_metrics(["pearson"], 2.8399 + spread * np.linspace(0, 1, 11), targets, where="split 'valid'")
-    found = [message for message in caplog.messages if "the model tells nothing apart" in message]
+    found = [message for message in caplog.messages if "the model has collapsed" in message]
     assert len(found) == collapsed
     assert all(message.startswith("all 11 predictions of split 'valid' are 2.84: the model") for message in found)
 
@@ -159,7 +157,7 @@ def test_unknown_metric_names_the_valid_ones():
 
 @pytest.mark.parametrize("predictions,targets", [([], []), ([0, 1], [0]), ([[0], [1]], [[0], [1]])])
 def test_shapes(predictions, targets):
-    with pytest.raises(ValueError, match="need one prediction and target a sample"):
+    with pytest.raises(ValueError, match="need one prediction and target per sample"):
         compute_metrics(["accuracy"], predictions, targets)
 
 

@@ -22,7 +22,7 @@ def test_lists_of_labels(tmp_path):
 def test_own_data_keep_their_ids(column, ids):
     table = TsvTable("test.tsv", {"text": ["a", "b"], column: ids}, [2, 3], [])
     assert submission_indices(table, custom_task(["text"], "label")) == ids
-    with pytest.raises(UsageError, match=f"(is repeated|is no number): test.tsv line [23], column '{column}'"):
+    with pytest.raises(UsageError, match=f"(is repeated|is not a number): test.tsv line [23], column '{column}'"):
         submission_indices(table, get_task("RTE"))
 
 

@@ -34,7 +34,7 @@ def test_bad_files_are_listed(tmp_path, capsys, workers):
         "owl/gone.png",
     ]
     assert lines[0].endswith(": the file is empty")
-    assert lines[1].endswith(": it is no image")
+    assert lines[1].endswith(": it is not an image")
     assert "runcated" in lines[2]
     assert "No such file" in lines[3]
     assert lines[4:] == ["4 bad images"]
@@ -57,7 +57,7 @@ def test_tars(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "cannot read the tar: " in out
     assert "train/train/cat: 2\n" in out
-    assert "train.tar/train/cat/0.png: it is no image" in out
+    assert "train.tar/train/cat/0.png: it is not an image" in out
     assert main([str(tmp_path / "data" / "train.tar"), "-j", "0"]) == 1
 
 

@@ -283,7 +283,7 @@ class TestRefused:
         for name in ("cat/0", "dog/4", "owl/3", "owl/4"):
             (data / "train" / f"{name}.png").write_bytes(b"text")
         words = (data, *resnet[1], "--part-size", 5, "-b", 2, "--output", tmp_path / "maps")
-        with pytest.raises(UsageError, match=r"cannot read an image: .*cat/0\.png \(it is no image\)"):
+        with pytest.raises(UsageError, match=r"cannot read an image: .*cat/0\.png \(it is not an image\)"):
             generate(*words)
         generate(*words, "--bad-images", "skip", "--shard", "1/1")
         assert capsys.readouterr().out.endswith("bad_images: 4\n")
@@ -349,7 +349,7 @@ class TestRefused:
         model = timm.create_model("hvt_tiny_1", num_classes=3, img_size=32)
         torch.save(model.state_dict(), tmp_path / "hvt.pth")
         words = ("hvt_tiny_1", "--checkpoint", tmp_path / "hvt.pth", "--img-size", 32, *QUICK)
-        with pytest.raises(UsageError, match="HVT pools its tokens to a sequence that is no grid"):
+        with pytest.raises(UsageError, match="HVT pools its tokens to a sequence that is not a grid"):
             generate(images, *words, "--output", tmp_path / "maps")
 
     def test_what_the_published_format_cannot_hold(self, data, resnet, tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ def test_a_batch_says_what_each_image_says_alone(predict, photos):
 
 def test_files_that_cannot_be_read(predict, photos, tmp_path):
     (photos / "bad.jpg").write_bytes(b"text")
-    with pytest.raises(UsageError, match=r"cannot read an image: .*bad\.jpg \(it is no image\)"):
+    with pytest.raises(UsageError, match=r"cannot read an image: .*bad\.jpg \(it is not an image\)"):
         predict(photos)
     assert len(predict(photos, "--bad-images", "skip").splitlines()) == 7
     with pytest.raises(UsageError, match=r"no such image: .*/absent"):

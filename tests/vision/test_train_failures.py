@@ -56,7 +56,7 @@ def test_gradients_that_always_overflow_are_an_error(images, train, monkeypatch)
 def test_bad_images(images, train, tmp_path):
     data = shutil.copytree(images, tmp_path / "data")
     (data / "train" / "dog" / "2.png").write_bytes(b"text")
-    with pytest.raises(UsageError, match=r"cannot read an image: .*dog/2\.png \(it is no image\)"):
+    with pytest.raises(UsageError, match=r"cannot read an image: .*dog/2\.png \(it is not an image\)"):
         train(data, "--epochs", 1, name="error")
     folder = train(data, "--epochs", 2, "-b", 1, "--bad-images", "skip", name="skip")
     assert [row["train_bad_images"] for row in rows(folder)] == ["1", "1"]
@@ -195,12 +195,12 @@ def test_resume_with_other_classes(images, train, tmp_path):
         ),
         (["--seed", "-1"], "--seed: must be an integer in"),
         (["--interpolation", "random"], "--interpolation: invalid choice"),
-        (["--ratio", "-1", "1"], "--ratio wants a range of positive numbers, not -1 to 1"),
-        (["--scale", "0.5", "2"], "--scale wants a range of positive numbers up to 1, not 0.5 to 2"),
-        (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax wants a range"),
+        (["--ratio", "-1", "1"], "--ratio takes a range of positive numbers, not -1 to 1"),
+        (["--scale", "0.5", "2"], "--scale takes a range of positive numbers up to 1, not 0.5 to 2"),
+        (["--cutmix-minmax", "0.5", "0.5"], "--cutmix-minmax takes a range"),
         (["--opt", "adahessian"], "--opt adahessian needs second derivatives"),
         (["--mean", "1", "2"], "--mean and --std want"),
-        (["--warmup-epochs", "300"], "the warm-up of 300 epochs leaves none of 300; shorten --warmup-epochs"),
+        (["--warmup-epochs", "300"], "the warm-up of 300 epochs uses up all 300; shorten --warmup-epochs"),
         (["--initial-checkpoint", "nowhere.pth"], r"no such file: .*nowhere\.pth"),
         (["--resume", "nowhere.pth"], r"no such file: .*nowhere\.pth"),
         (["--resume"], "nothing to resume"),

@@ -142,7 +142,7 @@ class TestResume:
         train(images, *words, *more, "--resume")
         rates = [[float(row["lr"]) for row in table] for table in (rows(folder), whole)]
         assert rates[0][-1] == pytest.approx(rates[1][-1])
-        assert rates[0][2] == pytest.approx(rates[1][2], rel=0.3)  # the last update of an epoch is not at the same place
+        assert rates[0][2] == pytest.approx(rates[1][2], rel=0.3)  # rate of its last update
 
 
 class TestFilesOfOthers:

@@ -73,7 +73,7 @@ def test_a_bad_image_is_never_replaced(images, trained, tmp_path, capsys):
     val = shutil.copytree(images / "val", tmp_path / "val")
     (val / "owl" / "101.png").write_bytes(b"text")
     words = [tmp_path, "--checkpoint", trained / "last.pth.tar", *QUICK]
-    with pytest.raises(UsageError, match=r"owl/101\.png \(it is no image\)"):
+    with pytest.raises(UsageError, match=r"owl/101\.png \(it is not an image\)"):
         validate(*words)
     metrics = validate(*words, "--bad-images", "skip")
     assert (metrics["images"], metrics["bad_images"]) == (5, 1)

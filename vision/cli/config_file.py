@@ -142,12 +142,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML or JSON file.
 
     Raises:
-        UsageError: with file and line where it is no valid YAML or JSON, or no mapping of options.
+        UsageError: with file and line where it is not valid YAML or JSON, or no mapping of options.
     """
-    mend = "write lines of the form 'lr: 0.001'"
+    remedy = "write lines of the form 'lr: 0.001'"
     if path.suffix == ".json":  # YAML does not allow tabs
         return read_json(path, dict[str, Any], "write an object of options")
-    return read_small_yaml(path, dict[str, Any] | None, mend) or {}
+    return read_small_yaml(path, dict[str, Any] | None, remedy) or {}
 
 
 def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:

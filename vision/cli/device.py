@@ -49,7 +49,7 @@ def init_device(args: Any) -> torch.device:
 
 @contextlib.contextmanager
 def command_processes() -> Iterator[None]:
-    """Look after the processes of a command: the block, or the decorated function.
+    """Manage the processes of a command: the block, or the decorated function.
 
     However it ends, it leaves the group of processes that `init_device` joined. A loading process that was killed is
     reported in one line, wherever torch noticed.

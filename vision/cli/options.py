@@ -1,4 +1,4 @@
-"""Options that several command lines share, in groups; the names are timm's where timm has the option."""
+"""Options shared by several command lines, in groups, with timm's names where timm has the option."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def add_source_options(
 
 
 def add_image_options(parser: argparse.ArgumentParser) -> None:
-    """What training, validation and prediction share about images."""
+    """Options about images that training, validation and prediction share."""
     add = parser.add_argument_group("images").add_argument
     add("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
     add(
@@ -136,7 +136,7 @@ def add_max_pixels(add: Callable[..., Any]) -> None:
 
 
 def add_threshold(add: Callable[..., Any]) -> None:
-    """From which probability on an image has a class; ``add`` is as above."""
+    """The probability above which an image has a class; ``add`` is as above."""
     meaning = "with several classes an image: the probability from which it has a class"
     add("--threshold", type=probability, default=0.5, help=meaning)
 
@@ -167,7 +167,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output_options(parser: argparse.ArgumentParser, output: str) -> Callable[..., Any]:
-    """Where a run goes and when it is saved; returns the ``add_argument`` of the group."""
+    """Where a run is written and when it is saved; returns the ``add_argument`` of the group."""
     add = parser.add_argument_group("output").add_argument
     add("--output", default=output, help="folder of all runs")
     add("--experiment", help="folder of this run, in --output; default: <model>-<data>, numbered")

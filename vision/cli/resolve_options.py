@@ -36,7 +36,7 @@ def resolve_options(args: Namespace) -> None:
         args.warmup_epochs = min(5.0, args.epochs / 10)
     if args.warmup_epochs >= args.epochs:
         raise UsageError(
-            f"the warm-up of {args.warmup_epochs:g} epochs leaves none of {args.epochs}; shorten --warmup-epochs"
+            f"the warm-up of {args.warmup_epochs:g} epochs uses up all {args.epochs}; shorten --warmup-epochs"
         )
     _check_ranges(args)
     _check_classes(args)
@@ -50,7 +50,7 @@ def _check_ranges(args: Namespace) -> None:
         if not 0 < low <= high <= upper or (low == high and name == "cutmix_minmax"):
             limit = "" if math.isinf(upper) else f" up to {upper:g}"
             raise UsageError(
-                f"--{name.replace('_', '-')} wants a range of positive numbers{limit}, not {low:g} to {high:g}; "
+                f"--{name.replace('_', '-')} takes a range of positive numbers{limit}, not {low:g} to {high:g}; "
                 "correct it"
             )
 

@@ -93,7 +93,7 @@ def _tensorboard_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        _logger.info("TensorBoard is not installed: the log is summary.csv alone")
+        _logger.info("TensorBoard is not installed: only summary.csv is written")
         return None
     for events in folder.glob("events.out.tfevents.*"):
         events.unlink()

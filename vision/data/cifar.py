@@ -62,7 +62,7 @@ def load_cifar(
         )
     names = _read(folder / meta, names_key)[0]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _unreadable(folder / meta, f"{names_key} is no list of names")
+        raise _unreadable(folder / meta, f"{names_key} is not a list of names")
     images, labels = zip(*(_read_batch(path, labels_key, len(names)) for path in batches), strict=True)
     pixels = np.concatenate(images).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pixels), np.concatenate(labels), names
@@ -71,11 +71,11 @@ def load_cifar(
 def _read_batch(path: Path, labels_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     images, labels = _read(path, "data", labels_key)
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (3072,):
-        raise _unreadable(path, "data is no array of images of 32x32 pixels")
+        raise _unreadable(path, "data is not an array of images of 32x32 pixels")
     if not isinstance(labels, list) or len(labels) != len(images):
-        raise _unreadable(path, f"{labels_key} is no list of a label for each image")
+        raise _unreadable(path, f"{labels_key} is not a list with a label for each image")
     if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
-        raise _unreadable(path, f"{labels_key} has a label that is none of {classes} classes")
+        raise _unreadable(path, f"{labels_key} has a label outside the {classes} classes")
     return images, np.array(labels, dtype=np.int64)
 
 

@@ -33,7 +33,7 @@ class SampleKey(NamedTuple):
 
 @dataclass(frozen=True)
 class BadImage:
-    """Stands for an image that cannot be read: its file, and what is wrong."""
+    """An image that cannot be read: its file and the reason."""
 
     name: str
     reason: str

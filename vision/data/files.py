@@ -83,7 +83,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return [entry for entry in entries if not is_hidden(entry.name)]
     except OSError as error:
         raise UsageError(
-            f"cannot read a folder ({error.strerror}): {folder.absolute()}; give the right to read it, or move it away"
+            f"cannot read a folder ({error.strerror}): {folder.absolute()}; make it readable, or move it away"
         ) from error
 
 
@@ -102,7 +102,7 @@ def open_tree(root: str | os.PathLike[str]) -> FileTree:
 
 
 def warn_of_left_out(where: str, paths: Sequence[str]) -> None:
-    """Say which files are no images by their names, so that none is missed unnoticed."""
+    """Say which files are not images by their names, so that none is skipped silently."""
     others = [path for path in paths if not is_image_name(path)]
     if others:
         _logger.warning(f"{len(others)} files are left out, by their endings: {where} ({count_endings(others)})")

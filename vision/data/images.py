@@ -70,7 +70,7 @@ def decoded(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
         Exception: almost any, from Pillow's decoders.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd metadata is no error
+        warnings.simplefilter("ignore")  # odd metadata is not an error
         with _any_size(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check_size(image, len(data), max_pixels)
             image.load()
@@ -94,15 +94,15 @@ def _check_size(image: Image.Image, num_bytes: int, max_pixels: int) -> None:
     if max_pixels and pixels > max_pixels:
         raise ValueError(f"{image.width}x{image.height} pixels, more than {max_pixels:,}; see --max-pixels")
     if pixels > MAX_RATIO * num_bytes + _BAND:
-        raise ValueError(f"{image.width}x{image.height} pixels in {num_bytes} bytes, which is no picture")
+        raise ValueError(f"{image.width}x{image.height} pixels in {num_bytes} bytes, which cannot be a picture")
 
 
 def unreadable_reason(data: bytes, error: Exception) -> str:
-    """Say why bytes could not be decoded."""
+    """Why bytes could not be decoded."""
     if not data:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
-        return "it is no image"
+        return "it is not an image"
     return str(error) or type(error).__name__
 
 

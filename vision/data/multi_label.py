@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import default_collate
 
 from sot_base.errors import UsageError
@@ -23,7 +22,8 @@ from vision.data.classes import natural_order
 from vision.data.dataset import ImageSet, collate
 from vision.data.file_names import is_image_name
 from vision.data.files import FileTree, warn_of_left_out
-from vision.data.images import MAX_PIXELS, read_image
+from vision.data.images import MAX_PIXELS
+from vision.data.sources import TreeImages
 from vision.data.splits import find_split
 
 __all__ = ["MultiLabelSet", "MultiLabelSource", "open_multi_label"]
@@ -33,7 +33,7 @@ TABLE, FILE_COLUMN = "metadata.csv", "file_name"
 _HELP = f"write {FILE_COLUMN} and the images' classes, separated by commas, into its columns"
 
 
-class MultiLabelSource:
+class MultiLabelSource(TreeImages):
     """Image files with the classes that a table lists for each: several, one or none.
 
     Args:
@@ -52,9 +52,7 @@ class MultiLabelSource:
     """
 
     def __init__(self, tree: FileTree, prefix: str, column: str, max_pixels: int = MAX_PIXELS) -> None:
-        self.tree, self.max_pixels = tree, max_pixels
-        self.where = str(tree.root / prefix) if prefix else str(tree.root)
-        self._lead = f"{prefix}/" if prefix else ""
+        super().__init__(tree, prefix, max_pixels)
         files = [path for path in tree.files(prefix) if path != TABLE]
         if not tree.has_file(self._lead + TABLE):
             raise UsageError(f"no table of the images' classes: {self.where}/{TABLE}; {_HELP}")
@@ -106,15 +104,6 @@ class MultiLabelSource:
         others = [path for path in files if is_image_name(path) and path not in listed]
         if others:
             _logger.warning(f"{len(others)} images without a row are left out: {self.where}/{TABLE} ({others[0]}, ...)")
-
-    def name(self, index: int) -> str:
-        return f"{self.where}/{self.paths[index]}"
-
-    def key(self, index: int) -> str:
-        return self.paths[index]
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index), self.max_pixels)
 
 
 def open_multi_label(data_dir: str | None, split: str, column: str, max_pixels: int = MAX_PIXELS) -> MultiLabelSource:

@@ -18,7 +18,7 @@ from vision.data.files import FileTree, warn_of_left_out
 from vision.data.images import MAX_PIXELS, read_image
 from vision.data.splits import find_split
 
-__all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "open_source"]
+__all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "TreeImages", "open_source"]
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +73,37 @@ class ArraySource:
         return Image.fromarray(self.images[index]).convert("RGB")
 
 
-class FileSource:
+class TreeImages:
+    """Images below one folder of a tree.
+
+    Args:
+        tree: The files.
+        prefix: The folder in it; empty: its root.
+        max_pixels: The largest image that is read; 0: any.
+
+    Attributes:
+        where: The folder, for messages.
+        paths: Paths of the images in the folder.
+    """
+
+    paths: list[str]
+
+    def __init__(self, tree: FileTree, prefix: str, max_pixels: int) -> None:
+        self.tree, self.max_pixels = tree, max_pixels
+        self.where = str(tree.root / prefix) if prefix else str(tree.root)
+        self._lead = f"{prefix}/" if prefix else ""
+
+    def name(self, index: int) -> str:
+        return f"{self.where}/{self.paths[index]}"
+
+    def key(self, index: int) -> str:
+        return self.paths[index]
+
+    def image(self, index: int) -> Image.Image:
+        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index), self.max_pixels)
+
+
+class FileSource(TreeImages):
     """Image files in one folder per class: ``<prefix>/<class>/**/<image>``.
 
     Hidden files and folders are ignored. Images beside the class folders are ignored with a warning, and so are
@@ -89,9 +119,7 @@ class FileSource:
     """
 
     def __init__(self, tree: FileTree, prefix: str = "", max_pixels: int = MAX_PIXELS) -> None:
-        self.max_pixels = max_pixels
-        self.tree, self.where = tree, str(tree.root / prefix) if prefix else str(tree.root)
-        self._lead = f"{prefix}/" if prefix else ""
+        super().__init__(tree, prefix, max_pixels)
         found = tree.files(prefix)
         files = [path for path in found if is_image_name(path)]
         self.paths = [path for path in files if "/" in path]
@@ -110,18 +138,9 @@ class FileSource:
         self.class_names = natural_order(labels)
         empty = [name for name in tree.folders(prefix) if name not in set(labels)]
         if empty:
-            _logger.warning(f"folders without images are no classes: {self.where} ({', '.join(empty[:5])})")
+            _logger.warning(f"folders without images are ignored: {self.where} ({', '.join(empty[:5])})")
         index = {name: position for position, name in enumerate(self.class_names)}
         self.targets = np.array([index[label] for label in labels], dtype=np.int64)
-
-    def name(self, index: int) -> str:
-        return f"{self.where}/{self.paths[index]}"
-
-    def key(self, index: int) -> str:
-        return self.paths[index]
-
-    def image(self, index: int) -> Image.Image:
-        return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index), self.max_pixels)
 
 
 def open_source(

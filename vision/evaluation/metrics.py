@@ -136,6 +136,6 @@ def warn_if_collapsed(collapsed: str | None, where: str) -> None:
     """Say that a model predicts the same for everything, which its metrics hide."""
     if collapsed is not None:
         _logger.warning(
-            f"all predictions of {where} are {collapsed}: the model tells nothing apart; if that stays so after a few "
+            f"all predictions of {where} are {collapsed}: the model has collapsed; if that stays so after a few "
             "evaluations, lower --lr, lengthen the warm-up, or give another --seed"
         )

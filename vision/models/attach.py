@@ -70,7 +70,8 @@ def attach_head(
     """
     if not all(hasattr(model, name) for name in ("forward_features", "reset_classifier", "num_classes")):
         raise TypeError(
-            f"{type(model).__name__} is no timm classifier: it needs forward_features, reset_classifier and num_classes"
+            f"{type(model).__name__} is not a timm classifier: "
+            "it needs forward_features, reset_classifier and num_classes"
         )
     dense = resolve_dense(model, return_dense, mix_token, mix_alpha)
     layout, width = _read_layout(model)

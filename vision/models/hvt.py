@@ -16,8 +16,8 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead
-from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.register import create_with_head, model_cfg, register_variant
 from vision.models.token_embed import TokenEmbed
 from vision.models.token_pool import pooled_length, resample_pooled_positions
 
@@ -180,7 +180,7 @@ class HVT(HeadMixin, VisionTransformer):
         return state_dict
 
     def forward_intermediates(self, x: Tensor, *args: Any, output_fmt: str = "NCHW", **kwargs: Any) -> Any:
-        """As timm's `VisionTransformer`; as ``NCHW`` the pooled sequences, which are no grid, are maps of one row."""
+        """As timm's `VisionTransformer`; as ``NCHW``, pooled sequences (which form no grid) are maps of one row."""
         height, width = self.patch_embed.dynamic_feat_size(x.shape[-2:])
         result = super().forward_intermediates(x, *args, output_fmt="NLC", **kwargs)
         if output_fmt == "NLC":

@@ -14,10 +14,10 @@ from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.dense_head import DenseHead
 from vision.models.dense_mixin import DenseMixin, DenseOutput
 from vision.models.head_mixin import resolve_head_config, split_head_options
+from vision.models.register import create_with_head, model_cfg, register_variant
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["ConvStemEmbed", "DenseOutput", "LVViT", "ScaledBlock"]

@@ -7,7 +7,7 @@ from typing import Any
 from timm.layers import to_2tuple
 from timm.models import generate_default_cfgs, register_model
 
-from vision.models.builder import model_cfg
+from vision.models.register import model_cfg
 from vision.models.sot import SoT, create_sot
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ import timm
 from timm.models import generate_default_cfgs
 
 from vision.models import so_vit, sot  # noqa: F401  (registers them)
-from vision.models.builder import model_cfg, register_variant
+from vision.models.register import model_cfg, register_variant
 
 __all__: list[str] = []
 

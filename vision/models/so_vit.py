@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from timm.models import generate_default_cfgs
 
-from vision.models.builder import model_cfg, register_variant
+from vision.models.register import model_cfg, register_variant
 from vision.models.sot import create_sot
 
 __all__: list[str] = []

@@ -16,8 +16,8 @@ from timm.models import generate_default_cfgs
 from timm.models.swin_transformer import SwinTransformer
 
 from sot_core import ClassificationHead
-from vision.models.builder import create_with_head, model_cfg, register_variant
 from vision.models.head_mixin import HeadMixin, resolve_head_config, split_head_options
+from vision.models.register import create_with_head, model_cfg, register_variant
 from vision.models.token_embed import TokenEmbed
 
 __all__ = ["SwinSoT"]

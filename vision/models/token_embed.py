@@ -37,7 +37,7 @@ def read_embed_config(cfg: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """A full token embedding dictionary from a partial one or the name of a type; see :class:`TokenEmbed`.
 
     Raises:
-        ValueError: for an unknown key or type, a number that is not positive, a ``token_dim`` that is no multiple of
+        ValueError: for an unknown key or type, a number that is not positive, a ``token_dim`` that is not a multiple of
             4, or an option of DenseNet on another type.
     """
     values = {} if cfg is None else {"type": cfg} if isinstance(cfg, str) else cfg
@@ -184,7 +184,7 @@ def check_img_size(img_size: tuple[int, int], patch_size: tuple[int, int]) -> No
     """Make sure that patches fill an image.
 
     Raises:
-        ValueError: for a patch size that is no positive integer; with the nearest sizes, where they do not.
+        ValueError: for a patch size that is not a positive integer; with the nearest sizes, where they do not.
     """
     if not all(isinstance(patch, int) and patch > 0 for patch in patch_size):
         raise ValueError(f"patch_size must be a positive integer, got {patch_size[0]!r}")

@@ -34,7 +34,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             classifiers, 0.1) and ``norm_eps`` (of the blocks' LayerNorm; None: the model's).
 
     Raises:
-        UsageError: for a model that is no plain vision transformer, or arguments that segmentation sets itself.
+        UsageError: for a model that is not a plain vision transformer, or arguments that segmentation sets itself.
     """
     whole = {**_DEFAULTS, "kwargs": {}, **{key: value for key, value in recipe.items() if value is not None}}
     name = whole["model"]
@@ -42,7 +42,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     plain_width = _plain_width(name)
     if plain_width is None:
         raise UsageError(
-            f"{name} is no plain vision transformer: --model; give lvvit_s, sot_small, vit_small_patch16_224"
+            f"{name} is not a plain vision transformer: --model; give lvvit_s, sot_small, vit_small_patch16_224"
         )
     for key in _OWN_KWARGS & whole["kwargs"].keys():
         raise UsageError(f"--model-kwargs {key}: segmentation sets it; leave it out, see --crop-size")

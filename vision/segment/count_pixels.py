@@ -133,7 +133,7 @@ def _describe_values(counts: PixelCounts) -> str:
 
 
 def _advice(counts: PixelCounts) -> str:
-    """What those values mean that are no class."""
+    """What those values mean that are not classes."""
     rules, values = counts.rules, set(np.flatnonzero(counts.values).tolist())
     advice = []
     if 0 in values and rules.reduce_zero_label:

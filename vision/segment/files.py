@@ -95,4 +95,4 @@ def _read_lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"class names that are no UTF-8 text: {file}; save the file as UTF-8") from error
+        raise UsageError(f"class names are not UTF-8: {file}; save the file as UTF-8") from error

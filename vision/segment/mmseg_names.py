@@ -78,6 +78,6 @@ def mmseg_recipe(state: Mapping[str, Tensor]) -> dict[str, Any]:
             "decoder_channels": len(state["decode_head.fpn_bottleneck.conv.weight"]),
         }
     except KeyError as error:
-        raise UsageError(f"not the published UperNet on LV-ViT: it lacks the tensor {error}; train anew") from error
+        raise UsageError(f"not the published UperNet on LV-ViT: it lacks the tensor {error}; train it again") from error
     aux = state.get("auxiliary_head.convs.0.conv.weight", torch.empty(0))
     return {**recipe, "neck": "side", "aux_channels": len(aux), "norm_eps": 1e-6}

@@ -94,7 +94,7 @@ def take_indices(neck: str, depth: int) -> tuple[int, ...]:
         UsageError: for fewer than four blocks.
     """
     if depth < 4:
-        raise UsageError(f"UperNet wants the tokens of four blocks: the model has {depth}; give a deeper --model")
+        raise UsageError(f"UperNet needs the tokens of four blocks: the model has {depth}; give a deeper --model")
     if neck == "pyramid":
         return tuple(depth * (part + 1) // 4 - 1 for part in range(4))
     step = min(3, depth // 4)

@@ -177,11 +177,9 @@ def check_options(args: argparse.Namespace) -> None:
     if args.warmup_steps is None:
         args.warmup_steps = min(1500, args.steps // 10)
     if args.warmup_steps >= args.steps:
-        raise UsageError(
-            f"the warm-up of {args.warmup_steps} steps leaves none of {args.steps}; shorten --warmup-steps"
-        )
+        raise UsageError(f"the warm-up of {args.warmup_steps} steps uses up all {args.steps}; shorten --warmup-steps")
     if args.scale[0] > args.scale[1]:
-        raise UsageError(f"--scale wants the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
+        raise UsageError(f"--scale takes the smaller number first, not {args.scale[0]:g} {args.scale[1]:g}; correct it")
     last = args.num_classes if args.reduce_zero_label else args.num_classes - 1
     if args.ignore_index <= last:
         raise UsageError(f"--ignore-index {args.ignore_index} is a class: they have values up to {last}; raise it")

@@ -156,7 +156,7 @@ class SegmentSession(Session):
         saved = self.checkpoint
         if not ({"segmenter", "data", "options"} <= saved.keys() and {"progress", "state"} & saved.keys()):
             raise UsageError(
-                "--resume goes on with the last.pth.tar of a run of vision/segment/train.py; "
+                "--resume continues from the last.pth.tar of a run of vision/segment/train.py; "
                 "--initial-checkpoint starts from other weights"
             )
         pairs = [(key, value, saved["segmenter"].get(key)) for key, value in self.recipe.items()]

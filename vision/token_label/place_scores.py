@@ -47,7 +47,7 @@ class PlaceScores(nn.Module):
         self.model, self.name = model, type(model).__name__
         self.with_head = not isinstance(model, HeadMixin) or _head_takes_a_place(model)
         if getattr(model, "pooled_blocks", ()):
-            raise UsageError(f"{self.name} pools its tokens to a sequence that is no grid: no label maps; {_REMEDY}")
+            raise UsageError(f"{self.name} pools its tokens to a sequence that is not a grid: no label maps; {_REMEDY}")
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.model.forward_features(images)
@@ -132,7 +132,7 @@ def token_grid(count: int, image_size: tuple[int, int], name: str = "the model")
     best = min(odds, key=odds.__getitem__, default=(0, 0))
     if not grids or odds[best] > math.log(1.5):
         raise UsageError(
-            f"{name} gives {count} tokens, which are no grid of an image of {image_size[0]}x{image_size[1]}: "
+            f"{name} gives {count} tokens, which do not form a grid of an image of {image_size[0]}x{image_size[1]}: "
             f"no label maps; {_REMEDY}"
         )
     return best

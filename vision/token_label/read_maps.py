@@ -137,7 +137,7 @@ class TorchFileMaps:
         num_classes: Classes of the model.
 
     Raises:
-        UsageError: if the tree has no such file, if the first one is no map, or for more classes than it can number.
+        UsageError: if the tree has no such file, if the first one is not a map, or for more classes than it can number.
     """
 
     def __init__(self, tree: FileTree, num_classes: int) -> None:

@@ -123,7 +123,7 @@ class ClassificationSession(Session):
         """Make sure that the options are those of the checkpoint; returns its complete recipe."""
         if "recipe" not in self.checkpoint or "progress" not in self.checkpoint:
             raise UsageError(
-                "--resume goes on with a run of vision/train.py; --initial-checkpoint starts from other weights"
+                "--resume continues a run of vision/train.py; --initial-checkpoint starts from other weights"
             )
         saved, options = self.checkpoint["recipe"], self.checkpoint["options"]
         pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes")]

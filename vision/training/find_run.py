@@ -1,4 +1,4 @@
-"""Find the run that ``--resume`` goes on with: by its path, its name, or else by its data and options."""
+"""Find the run that ``--resume`` continues: by its path, its name, or else by its data and options."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def find_resume(args: Namespace) -> list[Path]:
     folder = output / args.experiment if args.experiment else _find_folder(args, output)
     files = find_checkpoints(folder)
     if not files and folder.is_dir():
-        _logger.warning(f"no checkpoint in {folder}: the run starts anew")
+        _logger.warning(f"no checkpoint in {folder}: the run starts from scratch")
         args.experiment = folder.name if args.experiment is None else args.experiment
         return []
     return _need(files, folder)
 
 
 def find_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints of a run to go on from, that of the most updates first.
+    """The checkpoints that a run can resume from, that of the most updates first.
 
     Of several files the plain values are read. One that cannot be read is left out with a warning.
 

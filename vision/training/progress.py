@@ -58,8 +58,8 @@ class Progress:
         Raises:
             UsageError: naming the attribute that is not what it should be.
         """
-        mend = "the checkpoint is damaged, or not of this version: resume from another one"
-        return of_type(values, cls, f"progress of {where}", mend)
+        remedy = "the checkpoint is damaged, or not of this version: resume from another one"
+        return of_type(values, cls, f"progress of {where}", remedy)
 
     def note_evaluation(self, value: float) -> None:
         """Count how long the metric has not been better."""

@@ -41,7 +41,7 @@ def require_same(pairs: Iterable[tuple[str, Any, Any]]) -> None:
         if _plain(new) != _plain(old):
             raise UsageError(
                 f"--resume: the checkpoint has another {key}, {_short(old)} instead of {_short(new)}; "
-                "give the same options, or --initial-checkpoint to start anew from its weights"
+                "give the same options, or --initial-checkpoint to start a new run from its weights"
             )
 
 

@@ -68,7 +68,9 @@ def _save_and_exit(stop: Stop, trainer: Trainer, progress: Progress, files: RunF
     check_parameters(trainer.model, trainer.place_and_rate(progress))
     files.save_within_epoch(progress)
     if files.folder is not None:
-        sys.stderr.write(f"stopped by {stop}: {trainer.place(progress)}, saved {files.latest()}; --resume goes on\n")
+        sys.stderr.write(
+            f"stopped by {stop}: {trainer.place(progress)}, saved {files.latest()}; --resume continues the run\n"
+        )
     sys.exit(128 + stop.number)
 
 

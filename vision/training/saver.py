@@ -1,7 +1,7 @@
 """Writing checkpoints: each file appears whole or not at all, and a kill at any moment costs nothing but time.
 
 The last checkpoint of a run takes the place of the one before as the last step of a save. A run that was killed before
-goes on from the one before, and writes the same best checkpoints once more.
+resumes from the one before, and writes the same best checkpoints once more.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Saver(CheckpointSaver):
                 path.unlink(missing_ok=True)
 
     def take_over(self, folder: Path) -> None:
-        """Let a run that goes on in another folder find its best checkpoint there."""
+        """Let a run that continues in another folder find its best checkpoint there."""
         best, here = folder / self._file("model_best").name, self._file("model_best")
         if best.is_file() and not here.exists():
             self._duplicate(best, here)

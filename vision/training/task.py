@@ -17,7 +17,7 @@ __all__ = ["Task", "create_optimizer", "head_modules"]
 
 
 class Task(ClassificationTask):
-    """timm's task with what the kinds of training do differently in a step; a subclass for each kind.
+    """timm's task with the steps that differ between kinds of training; one subclass for each kind.
 
     timm's part is the forward pass to ``loss`` and ``output``, averaged weights, wrapping for compilation and several
     processes, and the state of a checkpoint.
@@ -59,7 +59,7 @@ class Task(ClassificationTask):
 
 
 def create_optimizer(model: nn.Module, head_lr_scale: float = 1.0, **kwargs: Any) -> torch.optim.Optimizer:
-    """``timm.optim.create_optimizer_v2`` with a learning rate of the head's own.
+    """``timm.optim.create_optimizer_v2`` with a separate learning rate for the head.
 
     Args:
         model: The model; frozen parameters are in no group.
@@ -96,5 +96,5 @@ def head_modules(model: nn.Module) -> list[nn.Module]:
     classifier = model.get_classifier()
     modules = list(classifier) if isinstance(classifier, tuple) else [classifier]
     if not any(list(module.parameters()) for module in modules):
-        raise UsageError(f"{type(model).__name__} has no classification head that could learn alone")
+        raise UsageError(f"{type(model).__name__} has no classification head to train alone")
     return modules

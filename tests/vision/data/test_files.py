@@ -26,7 +26,7 @@ def locked(monkeypatch):
 
 def test_a_class_folder_that_may_not_be_read(tmp_path, locked):
     make_split(tmp_path / "train")
-    message = r"^cannot read a folder \(Permission denied\): .*train/owl; give the right to read it"
+    message = r"^cannot read a folder \(Permission denied\): .*train/owl; make it readable"
     with pytest.raises(UsageError, match=message):
         open_source(str(tmp_path), "train")
     with pytest.raises(UsageError, match=message):

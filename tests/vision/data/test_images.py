@@ -80,7 +80,7 @@ def test_other_modes_are_converted():
     "data, reason",
     [
         (b"", "the file is empty"),
-        (b"this is text", "it is no image"),
+        (b"this is text", "it is not an image"),
         (encode(Image.effect_noise((64, 64), 50), "jpeg")[:400], "runcated"),
         (encode(Image.effect_noise((64, 64), 50), "png")[:400], "runcated"),
     ],
@@ -126,7 +126,7 @@ def test_no_other_program_is_started(tmp_path, monkeypatch):
     eps = encode(Image.new("RGB", (8, 8)), "eps")
     monkeypatch.setattr(subprocess, "Popen", None)
     monkeypatch.setattr(os, "system", None)
-    with pytest.raises(ImageError, match="it is no image"):
+    with pytest.raises(ImageError, match="it is not an image"):
         read_image(eps, "picture.png")
 
 

@@ -67,7 +67,7 @@ def test_flat_split_is_an_error_and_loose_files_are_named(tmp_path, caplog):
     assert open_source(str(tmp_path), "val").class_names == list(CLASSES)
     assert "1 images outside the class folders are ignored" in caplog.text
     assert "loose.png" in caplog.text
-    assert "folders without images are no classes" in caplog.text
+    assert "folders without images are ignored" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["val", "validation", "valid", "test"])

@@ -230,7 +230,7 @@ def test_the_baseline_without_a_class_token_is_the_average():
 
 
 def test_models_that_do_not_fit_are_refused_untouched():
-    with pytest.raises(TypeError, match="Linear is no timm classifier"):
+    with pytest.raises(TypeError, match="Linear is not a timm classifier"):
         vision.attach_head(nn.Linear(2, 2))
     vit = backbone("vit_tiny_patch16_224")
     keys = list(vit.state_dict())

@@ -74,7 +74,7 @@ def test_validation_leaves_out_bad_images(shapes, trained, tmp_path, capsys):
     root = shutil.copytree(shapes, tmp_path / "set")
     (root / "annotations" / "validation" / "0.png").write_bytes(b"text")
     words = [root, "--checkpoint", trained / "last.pth.tar"]
-    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation: it is no image\)"):
+    with pytest.raises(UsageError, match=r"annotations/validation/0\.png \(the annotation: it is not an image\)"):
         check(words, capsys)
     metrics, out = check([*words, "--bad-images", "skip"], capsys)
     assert (metrics["images"], metrics["bad_images"]) == (1, 1)
@@ -146,7 +146,7 @@ def test_resume_wants_the_same_run(shapes, train, trained):
     ):
         with pytest.raises(UsageError, match=f"--resume: the checkpoint has {message}"):
             train(shapes, *SHORT, *words, "--resume")
-    with pytest.raises(UsageError, match=r"--resume goes on with the last\.pth\.tar of a run"):
+    with pytest.raises(UsageError, match=r"--resume continues from the last\.pth\.tar of a run"):
         train(shapes, *SHORT, "--resume", trained / "model_best.pth.tar")
     with pytest.raises(UsageError, match=r"a run is in .* already; add --resume"):
         train(shapes, *SHORT)
@@ -271,8 +271,8 @@ def test_training_wants_data():
     "words, message",
     [
         (["--ignore-index", 3], "--ignore-index 3 is a class"),
-        (["--scale", 2, 1], "--scale wants the smaller number first"),
-        (["--steps", 5, "--warmup-steps", 5], "the warm-up of 5 steps leaves none of 5"),
+        (["--scale", 2, 1], "--scale takes the smaller number first"),
+        (["--steps", 5, "--warmup-steps", 5], "the warm-up of 5 steps uses up all 5"),
         (["--opt", "nonsense"], "timm refuses the options"),
         (["--train-split", "nowhere"], "no images: .*images/nowhere"),
         (["--nonsense"], "unknown option --nonsense"),
@@ -308,7 +308,7 @@ class TestPredict:
         (tmp_path / "palette.txt").write_text("#000000\n#ffffff\n#ff0000\n#00ff00\n")
         words = ["--checkpoint", trained / "last.pth.tar", "--output", tmp_path / "out"]
         words += ["--palette", tmp_path / "palette.txt", "--multi-scale", 1, 1.5, "--flip"]
-        with pytest.raises(UsageError, match=r"photos/b\.jpg \(it is no image\)"):
+        with pytest.raises(UsageError, match=r"photos/b\.jpg \(it is not an image\)"):
             run_predict(tmp_path / "photos", *words)
         predict.main([*map(str, [tmp_path / "photos", *words]), "--device", "cpu", "--bad-images", "skip"])
         assert capsys.readouterr().out == "2 files written\n"

@@ -62,7 +62,7 @@ class TestAnnotations:
             (png(np.full((2, 3), 5, np.uint8)), (2, 3), "the annotation has the value 5, the classes are 1 to 4"),
             (png(values, "RGB"), (2, 3), r"colours \(RGB\) instead of one channel"),
             (b"", (2, 3), "the annotation: the file is empty"),
-            (b"text", (2, 3), "the annotation: it is no image"),
+            (b"text", (2, 3), "the annotation: it is not an image"),
             (png(values)[:-30], (2, 3), "the annotation: .*runcated"),
         ],
         ids=["size", "value", "colours", "empty", "text", "cut"],
@@ -131,7 +131,7 @@ class TestBadImages:
 
     def test_policies(self, shapes, tmp_path):
         dataset = bad_set(shapes, tmp_path)
-        with pytest.raises(ImageError, match=r"images/training/0\.png \(it is no image\)"):
+        with pytest.raises(ImageError, match=r"images/training/0\.png \(it is not an image\)"):
             list(eval_loader(dataset, 0, 1, 0, torch.device("cpu"), BadImages("error")))
         bad = BadImages("skip")
         sizes = [len(images) for images, _ in eval_loader(dataset, 0, 1, 0, torch.device("cpu"), bad)]

@@ -105,7 +105,7 @@ def test_position_embedding_of_the_crop_is_taken_as_it_is():
 
 @pytest.mark.parametrize("name", ["resnet18", "hvt_tiny_1", "swin_tiny_sot"])
 def test_other_models_are_refused(name):
-    with pytest.raises(UsageError, match=f"{name} is no plain vision transformer: --model; give lvvit_s"):
+    with pytest.raises(UsageError, match=f"{name} is not a plain vision transformer: --model; give lvvit_s"):
         complete_recipe({**RECIPE, "model": name})
 
 

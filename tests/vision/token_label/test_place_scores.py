@@ -146,11 +146,11 @@ class TestSecondOrderHeads:
 
 class TestRefused:
     def test_pooled_sequences(self):
-        with pytest.raises(UsageError, match="HVT pools its tokens to a sequence that is no grid"):
+        with pytest.raises(UsageError, match="HVT pools its tokens to a sequence that is not a grid"):
             PlaceScores(create("hvt_tiny_1", img_size=32))
 
     def test_class_tokens_alone(self):
-        with pytest.raises(UsageError, match="PoolingVisionTransformer gives 0 tokens, which are no grid"):
+        with pytest.raises(UsageError, match="PoolingVisionTransformer gives 0 tokens, which do not form a grid"):
             scores_and_logits(create("pit_ti_224"), (224, 224))
 
     def test_several_maps(self):
@@ -187,5 +187,5 @@ def test_the_grid_of_a_sequence(count, size, grid):
 
 @pytest.mark.parametrize("count", [0, 2, 97, 50])
 def test_a_sequence_that_is_no_grid(count):
-    with pytest.raises(UsageError, match=f"{count} tokens, which are no grid of an image of 64x64"):
+    with pytest.raises(UsageError, match=f"{count} tokens, which do not form a grid of an image of 64x64"):
         token_grid(count, (64, 64))

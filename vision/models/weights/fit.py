@@ -135,7 +135,7 @@ def resample_positions(
     source = source_grid or (tuple(grid) if position.shape == own.shape else square_grid(num_positions))
     if source[0] * source[1] != num_positions:
         raise UsageError(
-            f"the checkpoint's {num_positions} positions are no grid of {source[0]}x{source[1]}: pos_embed; "
+            f"the checkpoint's {num_positions} positions do not form a grid of {source[0]}x{source[1]}: pos_embed; "
             "give its height and width as source_grid"
         )
     state_dict["pos_embed"] = resample_abs_pos_embed(

@@ -68,7 +68,7 @@ def read_state_dict(
         where: What a dictionary has been read from, for the message.
 
     Raises:
-        UsageError: if the file is missing or is no checkpoint.
+        UsageError: if the file is missing or is not a checkpoint.
     """
     if not isinstance(path_or_state_dict, Mapping):
         where, checkpoint = str(path_or_state_dict), read_checkpoint(path_or_state_dict)

@@ -21,7 +21,7 @@ from sot_core import HeadConfig
 
 __all__ = ["check_saved", "require_its_size"]
 
-MEND = "the checkpoint is damaged, or not of this version: get or save it again"
+REMEDY = "the checkpoint is damaged, or not of this version: get or save it again"
 MAX_SIZE, MAX_COUNT, MAX_DEPTH = 2**14, 512, 8
 COUNTED = ("depth", "blocks", "layers", "iters", "values")  # names of arguments that repeat something
 LOADED = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only"}
@@ -89,7 +89,7 @@ FileName = Annotated[str, msgspec.Meta(pattern=r"^checkpoint-\d+\.pth\.tar$")]
 
 
 class _Saver(msgspec.Struct):
-    """What timm's saver goes on from; it removes old ones of these files, so none may lie elsewhere."""
+    """What timm's saver resumes from; it removes old ones of these files, so none may lie elsewhere."""
 
     checkpoint_files: list[tuple[FileName, float | None]] = []
     best_epoch: int | None = None
@@ -145,13 +145,13 @@ def check_saved(checkpoint: Mapping[str, Any], where: str) -> None:
         return
     for name in _NEEDED[kind]:
         if name not in checkpoint:
-            raise UsageError(f"{name} is missing: {where}; {MEND}")
+            raise UsageError(f"{name} is missing: {where}; {REMEDY}")
     for name in _ENTRIES.keys() & checkpoint.keys():
         value = checkpoint[name]
-        of_type(dict(value) if isinstance(value, Mapping) else value, _ENTRIES[name], f"{name} of {where}", MEND)
+        of_type(dict(value) if isinstance(value, Mapping) else value, _ENTRIES[name], f"{name} of {where}", REMEDY)
     for name in ("state_dict", "state_dict_ema"):
         if not all(isinstance(key, str) and isinstance(item, Tensor) for key, item in checkpoint.get(name, {}).items()):
-            raise UsageError(f"an entry that is no tensor: {name} of {where}; {MEND}")
+            raise UsageError(f"an entry that is not a tensor: {name} of {where}; {REMEDY}")
     recipe = checkpoint[kind]
     _check_model(recipe["name" if kind == "recipe" else "model"], recipe.get("kwargs", {}), f"{kind} of {where}")
     if recipe.get("head"):
@@ -160,10 +160,10 @@ def check_saved(checkpoint: Mapping[str, Any], where: str) -> None:
 
 def _check_model(name: str, kwargs: Mapping[str, Any], where: str) -> None:
     if not timm.is_model(name):
-        raise UsageError(f"unknown model {name!r}: {where}; {MEND}")
+        raise UsageError(f"unknown model {name!r}: {where}; {REMEDY}")
     loaded = sorted(LOADED & kwargs.keys())
     if loaded:
-        raise UsageError(f"an argument that loads other files, {loaded[0]}: {where}; {MEND}")
+        raise UsageError(f"an argument that loads other files, {loaded[0]}: {where}; {REMEDY}")
     for key, value in kwargs.items():
         _check_argument(str(key), value, where)
 
@@ -171,9 +171,9 @@ def _check_model(name: str, kwargs: Mapping[str, Any], where: str) -> None:
 def _check_argument(name: str, value: Any, where: str, depth: int = 0) -> None:
     limit = MAX_COUNT if any(part in name for part in COUNTED) else MAX_SIZE
     if depth > MAX_DEPTH or not isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
-        raise UsageError(f"argument {name[:80]} is no plain value: {where}; {MEND}")
+        raise UsageError(f"argument {name[:80]} is not a plain value: {where}; {REMEDY}")
     if isinstance(value, (int, float)) and not abs(value) <= limit:
-        raise UsageError(f"argument {name[:80]} is {value}, more than {limit}: {where}; {MEND}")
+        raise UsageError(f"argument {name[:80]} is {value}, more than {limit}: {where}; {REMEDY}")
     if isinstance(value, dict):
         for key, item in value.items():
             _check_argument(str(key), item, where, depth + 1)
@@ -181,7 +181,7 @@ def _check_argument(name: str, value: Any, where: str, depth: int = 0) -> None:
         for item in value[: MAX_COUNT + 1]:
             _check_argument(name, item, where, depth + 1)
         if len(value) > MAX_COUNT:
-            raise UsageError(f"argument {name[:80]} has {len(value)} entries: {where}; {MEND}")
+            raise UsageError(f"argument {name[:80]} has {len(value)} entries: {where}; {REMEDY}")
 
 
 def _check_head(fields: Mapping[str, Any], where: str) -> None:
@@ -190,7 +190,7 @@ def _check_head(fields: Mapping[str, Any], where: str) -> None:
     try:
         HeadConfig.from_dict({"embed_dim": 1, "num_classes": 1, **fields})
     except ValueError as error:
-        raise UsageError(f"{' '.join(str(error).split())[:300]}: {where}; {MEND}") from None
+        raise UsageError(f"{' '.join(str(error).split())[:300]}: {where}; {REMEDY}") from None
 
 
 def require_its_size(build: Callable[[], nn.Module], state: Mapping[str, Tensor], where: str) -> None:
@@ -208,4 +208,4 @@ def require_its_size(build: Callable[[], nn.Module], state: Mapping[str, Tensor]
         wanted = sum(tensor.numel() for tensor in build().state_dict().values())
     there = sum(tensor.numel() for tensor in state.values())
     if wanted > 1.5 * there + 2**20:
-        raise UsageError(f"a model of {wanted:,} parameters, {there:,} are in the file: {where}; {MEND}")
+        raise UsageError(f"a model of {wanted:,} parameters, {there:,} are in the file: {where}; {REMEDY}")

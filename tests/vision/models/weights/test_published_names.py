@@ -194,7 +194,9 @@ def test_positions_of_a_grid_that_is_not_square():
     assert not torch.equal(as_square.pos_embed, source.pos_embed)
     square = vision.load_published_checkpoint(build(), state, source_grid=(2, 8))
     assert not torch.equal(square.pos_embed, source.pos_embed)
-    with pytest.raises(UsageError, match="16 positions are no grid of 3x5: pos_embed; give its height and width"):
+    with pytest.raises(
+        UsageError, match="16 positions do not form a grid of 3x5: pos_embed; give its height and width"
+    ):
         vision.load_published_checkpoint(build(), state, source_grid=(3, 5))
 
 
@@ -220,7 +222,7 @@ def test_what_is_no_published_checkpoint_is_said(tmp_path):
         vision.load_published_checkpoint(
             build(), {"visual_tokens.tokens.x": torch.ones(1), "layers.0.weight": torch.ones(1)}
         )
-    with pytest.raises(UsageError, match=r"no such checkpoint: .*/absent\.pth"):
+    with pytest.raises(UsageError, match=r"no such file: .*/absent\.pth; check the path"):
         vision.load_published_checkpoint(build(), tmp_path / "absent.pth")
     broken = tmp_path / "broken.pth"
     broken.write_bytes(b"PK\x03\x04 not a checkpoint")

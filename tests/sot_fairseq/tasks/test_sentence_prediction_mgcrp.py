@@ -137,7 +137,7 @@ def test_the_head_learns_the_rule(data, tmp_path):
 def test_metrics_are_scikit_learns_over_the_whole_dev_set(data, tmp_path, batch_size, caplog):
     state = run_train(data, tmp_path, *BEST, "--max-update", "6", "--batch-size-valid", batch_size)
     predictor = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")
-    dataset = predictor._task_on(data).load_dataset("valid").dataset
+    dataset = predictor.task_for(data).load_dataset("valid").dataset
     logits = predictor._logits_of(dataset.defn["net_input.src_tokens"].dataset, 5)
     predictions = logits.argmax(-1).numpy()
     targets = [dataset.defn["target"][row] for row in range(len(dataset))]
@@ -156,7 +156,7 @@ def test_regression_is_measured_by_scipys_correlations(score_data, tmp_path):
     words = (*best, "--regression-target", "--num-classes", "1")
     state = run_train(score_data, tmp_path, *words)
     predictor = sot_fairseq.from_pretrained(tmp_path)
-    dataset = predictor._task_on(score_data).load_dataset("valid").dataset
+    dataset = predictor.task_for(score_data).load_dataset("valid").dataset
     predictions = predictor._logits_of(dataset.defn["net_input.src_tokens"].dataset, 4)[:, 0].numpy()
     targets = [dataset.defn["target"][row][0] for row in range(len(dataset))]
     expected = 50 * (pearsonr(predictions, targets)[0] + spearmanr(predictions, targets)[0])
@@ -174,7 +174,7 @@ def test_sum_loss_adds_both_losses_and_needs_its_criterion(data, tmp_path):
     predictor = sot_fairseq.from_pretrained(tmp_path / "own", "checkpoint_last.pt")
     task, model = predictor.task, predictor.model
     criterion = task.build_criterion(_criterion_config())
-    dataset = predictor._task_on(data).load_dataset("valid")
+    dataset = predictor.task_for(data).load_dataset("valid")
     sample = dataset.collater([dataset[row] for row in range(4)])
     model.train()
     for module in model.modules():  # no dropout: both passes see the same
@@ -212,7 +212,7 @@ def test_no_row_is_lost_to_the_batch_size_multiple(data, tmp_path, caplog):
 
 def test_batches_hold_rows_of_like_length_and_change_every_epoch(data, tmp_path):
     run_train(data, tmp_path, "--max-update", "1")
-    task = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")._task_on(data)
+    task = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt").task_for(data)
     dataset = task.load_dataset("train")
 
     def batches_of(iterator, epoch):
@@ -238,7 +238,7 @@ def test_batches_hold_rows_of_like_length_and_change_every_epoch(data, tmp_path)
 def test_datasets_can_be_sent_to_spawned_workers(pair_data, tmp_path):
     """CASES 1."""
     run_train(pair_data, tmp_path, "--max-update", "1")
-    dataset = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt")._task_on(pair_data).load_dataset("valid")
+    dataset = sot_fairseq.from_pretrained(tmp_path, "checkpoint_last.pt").task_for(pair_data).load_dataset("valid")
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=5, collate_fn=dataset.collater, num_workers=1, multiprocessing_context="spawn"
     )
@@ -306,7 +306,7 @@ class TestLabels:
     def test_an_unknown_label_names_split_row_and_value(self, data, tmp_path):
         run_train(data, tmp_path / "run", "--max-update", "1")
         predictor = sot_fairseq.from_pretrained(tmp_path / "run", "checkpoint_last.pt")
-        task = predictor._task_on(data)
+        task = predictor.task_for(data)
         task.label_dictionary.nspecial += 1  # every first label now lies before the first class
         with pytest.raises(UsageError, match=r"row \d+ of split 'valid' .*label/valid\) has the label 'bad'"):
             task.load_dataset("valid")

@@ -233,7 +233,7 @@ def test_a_command_line_ends_with_one_line_and_status_2(program, state, folder, 
     run = subprocess.run([sys.executable, "-m", program, *map(str, words)], capture_output=True, text=True, check=False)
     assert run.returncode == 2, run.stderr
     assert re.fullmatch(
-        r"error: option model\.encoder_xformers_att_config of the checkpoint is no literal of type dict.*: "
+        r"error: option model\.encoder_xformers_att_config of the checkpoint is not a literal of type dict.*: "
         rf"{re.escape(str(file))}; .*\n",
         run.stderr.splitlines(keepends=True)[-1],
     )
@@ -244,11 +244,12 @@ def test_a_command_line_ends_with_one_line_and_status_2(program, state, folder, 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", ["optimizer.adam_betas", "model.encoder_xformers_att_config"])
 def test_a_yaml_file_for_hydra_runs_nothing(field, data, canary, tmp_path):
-    text = (REPOSITORY / "sot_fairseq" / "config" / "cola.yaml").read_text()
+    config = REPOSITORY / "sot_fairseq" / "config"
+    shutil.copy(config / "cola.yaml", tmp_path / "hostile.yaml")
     section, name = field.split(".")
-    lines = [line for line in text.splitlines() if not line.strip().startswith(f"{name}:")]
+    lines = [line for line in (config / "shared.yaml").read_text().splitlines() if not line.startswith(f"  {name}:")]
     lines.insert(lines.index(f"{section}:") + 1, f"  {name}: '{expression(canary)}'")
-    (tmp_path / "hostile.yaml").write_text("\n".join(lines) + "\n")
+    (tmp_path / "shared.yaml").write_text("\n".join(lines) + "\n")
     overrides = [f"task.data={data}", "checkpoint.finetune_from_model=null", "common.cpu=true"]
     overrides += [f"common.user_dir={REPOSITORY / 'sot_fairseq'}", "hydra.run.dir=."]
     words = ["--config-dir", str(tmp_path), "--config-name", "hostile", *overrides]
@@ -260,7 +261,7 @@ def test_a_yaml_file_for_hydra_runs_nothing(field, data, canary, tmp_path):
         cwd=tmp_path,
     )
     assert run.returncode == 2, run.stderr
-    assert re.match(rf"error: {re.escape(field)} is no literal of type .*; correct it", run.stderr.splitlines()[-1])
+    assert re.match(rf"error: {re.escape(field)} is not a literal of type .*; correct it", run.stderr.splitlines()[-1])
     assert not canary.exists()
 
 
@@ -314,7 +315,7 @@ def test_plain_values_are_read_as_python_reads_them(text):
     ],
 )
 def test_anything_else_is_no_plain_value(text):
-    with pytest.raises(UsageError, match="no plain value"):
+    with pytest.raises(UsageError, match="not a plain value"):
         plain_value(text)
 
 

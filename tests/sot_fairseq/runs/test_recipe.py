@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from sot_base.errors import UsageError
 from sot_fairseq.data.header import DataHeader, SplitCounts
 from sot_fairseq.encoders import Encoder
-from sot_fairseq.runs.recipe import schedule, train_command, words_of_the_recipe
+from sot_fairseq.runs.recipe import parse_recipe_options, schedule, train_command
 from sot_text.glue import GLUE_TASKS
 from sot_text.hyperparameters import get_hyperparameters
 from tests.support import REPOSITORY
@@ -30,11 +30,11 @@ def test_schedule_and_words():
     values = get_hyperparameters("RTE", "roberta.base")
     assert schedule(2490, values) == (1560, 93)  # 156 batches of 16 in an epoch
     assert schedule(2490, values, 4) == schedule(2490, values, 2, 2) == (390, 23)
-    found = words_of_the_recipe(["--fp16", "--max-epoch=3", "--max-sentences", "8", "--update-freq", "2", "--x", "-1"])
+    found = parse_recipe_options(["--fp16", "--max-epoch=3", "--max-sentences", "8", "--update-freq", "2", "--x", "-1"])
     assert (found.max_epoch, found.batch_size, found.update_freq, found.freeze_backbone) == (3, 8, 2, False)
     for words in (["--batch-size", "many"], ["--max-epoch", "0"]):
         with pytest.raises(UsageError, match=words[0]):
-            words_of_the_recipe(words)
+            parse_recipe_options(words)
 
 
 def yaml_rows(task):

@@ -102,7 +102,7 @@ def test_training_and_prediction_see_the_same_text(tmp_path, monkeypatch, capsys
 
 
 def _tokens(predictor, data):
-    return predictor._task_on(data).load_dataset("valid").dataset.defn["net_input.src_tokens"].dataset
+    return predictor.task_for(data).load_dataset("valid").dataset.defn["net_input.src_tokens"].dataset
 
 
 def test_headers_of_older_versions_are_read(data):

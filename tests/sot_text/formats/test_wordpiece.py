@@ -5,7 +5,14 @@ from fairseq.data import Dictionary
 
 from sot_base.errors import UsageError
 from sot_text.formats.dictionary import read_dictionary, write_dictionary
-from sot_text.formats.wordpiece import WordPieceSettings, fairseq_order, read_settings, read_vocab, write_dict
+from sot_text.formats.wordpiece import (
+    WordPieceSettings,
+    build_tokenizer,
+    fairseq_order,
+    read_settings,
+    read_vocab,
+    write_dict,
+)
 
 UNCASED = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!", "a", "##b", "é"]
 CASED = [*UNCASED, "The"]
@@ -90,6 +97,18 @@ def test_command_line_before_file(tmp_path):
 @pytest.mark.parametrize("said,expected", [(None, False), (True, True), (False, False)])
 def test_vocabulary_without_latin_letters(tmp_path, said, expected):
     assert read_settings(tmp_path / "vocab.txt", [*UNCASED[:6], "1", "语"], said).do_lower_case is expected
+
+
+@pytest.mark.parametrize("vocab,forced", [(CASED, True), (UNCASED, False)])
+def test_lower_case_by_force(tmp_path, vocab, forced):
+    """With a cased vocabulary the file remembers it, so that new text is treated alike."""
+    path = save(tmp_path, vocab)
+    settings = read_settings(path, vocab, force_lower_case=True)
+    assert settings == WordPieceSettings(True, force_lower_case=forced)
+    assert build_tokenizer(vocab, settings).normalizer.normalize_str("ÀB") == "ab"
+    settings.save(tmp_path)
+    assert ("force_lower_case" in (tmp_path / "tokenizer_config.json").read_text()) is forced
+    assert read_settings(path, vocab) == settings
 
 
 def test_settings_round_trip(tmp_path):

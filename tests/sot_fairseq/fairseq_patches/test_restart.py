@@ -13,7 +13,7 @@ import torch
 
 from sot_base.errors import UsageError
 from sot_base.safe_checkpoint import read_checkpoint
-from sot_fairseq.runs.restart import find_restart, newest_checkpoint
+from sot_fairseq.fairseq_patches.restart import find_restart, newest_checkpoint
 from tests.sot_fairseq.conftest import command, run_train
 from tests.sot_fairseq.killed_training import FILES, contents, differences
 from tests.sot_fairseq.training_process import PROGRAM, read_until, start, two_processes, wait_until
@@ -59,8 +59,11 @@ class TestWholeCheckpoints:
         (run / "checkpoint2.pt").unlink()  # the newest whole one is that of 12 updates
         (run / "checkpoint_best.pt").unlink()
         state = run_train(data, run, *BEST, "--max-epoch", "2", "--finetune-from-model", epochs / "checkpoint1.pt")
-        (warning,) = [record.getMessage() for record in caplog.records if "going on from" in record.getMessage()]
-        assert f"going on from {run}/checkpoint_2_12.pt (epoch 2 @ 12 updates); to start anew, give another" in warning
+        (warning,) = [record.getMessage() for record in caplog.records if "resuming from" in record.getMessage()]
+        assert (
+            f"resuming from {run}/checkpoint_2_12.pt (epoch 2 @ 12 updates); to start from scratch, give another"
+            in warning
+        )
         assert ("there is no checkpoint_last.pt" if size is None else f"{last}") in warning
         whole = read_checkpoint(epochs / "checkpoint_last.pt", lazy=False)
         assert updates(state) == 18
@@ -76,7 +79,9 @@ class TestWholeCheckpoints:
     def test_nothing_to_go_on_from(self, tmp_path):
         assert find_restart(tmp_path)[0] is None
         (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
-        with pytest.raises(UsageError, match=r"cannot go on: .*checkpoint_last\.pt; .* or remove it to start anew"):
+        with pytest.raises(
+            UsageError, match=r"cannot resume: .*checkpoint_last\.pt; .* or remove it to start from scratch"
+        ):
             find_restart(tmp_path)
 
     def test_what_a_killed_run_was_writing_is_removed(self, data, tmp_path):
@@ -242,4 +247,4 @@ def test_the_log_of_a_resume_names_no_other_file(data, tmp_path, caplog):
     run_train(data, tmp_path, *BEST, "--max-update", "1")
     with caplog.at_level(logging.WARNING):
         run_train(data, tmp_path, *BEST, "--max-update", "2")
-    assert "going on from" not in caplog.text
+    assert "resuming from" not in caplog.text

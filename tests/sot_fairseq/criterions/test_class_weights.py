@@ -109,7 +109,7 @@ def test_weights_change_what_is_learned(data, tmp_path):
 @pytest.mark.parametrize(
     "value, message",
     [
-        ("bad=0", "'bad=0' is no weight of a class: --class-weights bad=0"),
+        ("bad=0", "'bad=0' is not a class weight: --class-weights bad=0"),
         ("ugly=2", "no such class: --class-weights 'ugly'; the classes are bad, good"),
     ],
 )

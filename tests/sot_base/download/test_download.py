@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -375,9 +376,18 @@ def test_two_processes_at_once_download_once(server, remote, target):
     assert names(target) == ["big.bin"]
 
 
-def test_no_progress_bar_without_a_terminal(remote, target, capfd):
+def test_what_is_downloaded_is_said_and_no_progress_bar_without_a_terminal(remote, target, capfd):
+    download(replace(remote, terms="MIT, https://example.org/licence"), target)
+    line = f"downloading {remote.url} (1.0 MB) to {target.parent}; terms: MIT, https://example.org/licence\n"
+    assert capfd.readouterr() == ("", line)
     download(remote, target)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_downloaded_is_said_once_also_after_a_cut(server, remote, target, capfd):
+    server.cuts, server.unsized = [1000], True
+    download(replace(remote, size=None), target)
+    assert capfd.readouterr().err == f"downloading {remote.url} (size unknown) to {target.parent}\n"
 
 
 def test_cache_dir(monkeypatch, tmp_path):
