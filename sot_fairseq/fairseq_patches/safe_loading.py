@@ -70,7 +70,7 @@ def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False
         raise UsageError(f"no tensors under 'model': {where}; give a fairseq checkpoint")
     check_configuration(state, where)
     if to_build:
-        for name in ("task", "model"):
+        for name in ("task", "model", "criterion"):
             _section(state, name, where)
         check_sizes(state, where)
     return state
