@@ -71,7 +71,9 @@ def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False
     check_configuration(state, where)
     if to_build:
         for name in ("task", "model", "criterion"):
-            _section(state, name, where)
+            options = _section(state, name, where)
+            if name != "model" and state.get("args") is None and not options.get("_name"):
+                raise UsageError(f"no name of the {name} in the checkpoint: {where}; get or save it again")
         check_sizes(state, where)
     return state
 
