@@ -27,7 +27,7 @@ if [[ -z "${TASKS+set}" ]]; then
 fi
 ((${#tasks[@]})) || mistake "TASKS is blank; give some of ${known[*]}"
 for task in "${tasks[@]}"; do
-  [[ " ${known[*]} " == *" $task "* ]] || mistake "TASKS=$task is no task; give some of ${known[*]}"
+  [[ " ${known[*]} " == *" $task "* ]] || mistake "TASKS=$task is not a task; give some of ${known[*]}"
 done
 
 # shellcheck disable=SC2034  # both are read by common.sh

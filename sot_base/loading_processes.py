@@ -5,6 +5,9 @@ A terminal or a cluster signals the whole process group, and the trainer needs t
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import multiprocessing.util
 import os
 import re
 import signal
@@ -12,7 +15,13 @@ import threading
 import traceback
 from multiprocessing.context import ForkContext, ForkProcess
 
-__all__ = ["LoadingContext", "loading_process_message", "obey_the_trainer_alone"]
+__all__ = [
+    "LoadingContext",
+    "end_loading_processes_at_exit",
+    "leave_signals_to_the_parent",
+    "loading_process_message",
+    "obey_the_trainer_alone",
+]
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -75,3 +84,25 @@ def loading_process_message(error: BaseException) -> str | None:
 def _remove_torch_handler() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Ignore signals that often go to a whole group of processes: the parent ends this one when it has saved.
+
+    For loaders that take no ``worker_init_fn``; the others use :func:`obey_the_trainer_alone`. The parent must call
+    :func:`end_loading_processes_at_exit`, since Python ends such processes by SIGTERM.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@functools.cache
+def end_loading_processes_at_exit() -> None:
+    """Let this process kill its loading processes when it exits, instead of waiting for them."""
+    multiprocessing.util.Finalize(None, _kill_loading_processes, exitpriority=100)
+
+
+def _kill_loading_processes() -> None:
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from vision.cli.config_file import Parser, parse_args
-from vision.cli.options import add_checkpoint_options, add_image_options, positive_int
+from vision.cli.options import add_checkpoint_options, add_image_options, add_model_argument, positive_int
 from vision.evaluation.load_trained import load_trained
 from vision.models.weights.read import read_checkpoint
 from vision.segment.load_trained import load_segmenter
@@ -46,7 +46,7 @@ ENDINGS = (".onnx", ".pt2")
 def export_parser() -> Parser:
     """The parser of ``vision/export.py``."""
     parser = Parser(prog="export.py", description="Export a trained model to ONNX or torch.export.")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
+    add_model_argument(parser)
     parser.add_argument("--config", help="YAML file of options")
     parser.add_argument("--output", help="the file to write: NAME.onnx, or NAME.pt2 for torch.export")
     parser.add_argument("--opset", type=positive_int, default=OLDEST_OPSET, help="version of ONNX's operators")

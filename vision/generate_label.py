@@ -40,6 +40,7 @@ from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
     add_image_options,
+    add_model_argument,
     add_source_options,
     positive_int,
 )
@@ -57,7 +58,7 @@ def label_parser() -> Parser:
     """The parser of ``vision/generate_label.py``."""
     parser = Parser(prog="generate_label.py", description="Make the label maps of token labeling with any classifier.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
+    add_model_argument(parser)
     parser.add_argument("--config", help="YAML or JSON file of options")
     add = parser.add_argument_group("label maps").add_argument
     add("--output", help="where to put them: a folder that is not there yet")

@@ -21,14 +21,14 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 from timm.utils.distributed import is_distributed_env
 
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import parse_args
+from vision.cli.config_file import given_options, parse_args
 from vision.cli.device import command_processes
 from vision.cli.figures import draw_curves
 from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
 from vision.training.demo import run_demo
-from vision.training.find_run import find_resume
+from vision.training.find_run import find_resume, saved_recipe_name
 from vision.training.multi_label import MultiLabelSession
 from vision.training.run import Result, train
 from vision.training.token_labeling import TokenLabelSession
@@ -39,7 +39,7 @@ from vision.validate import validate, validate_parser
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and train."""
     argv = sys.argv[1:] if argv is None else argv
-    args = parse_args(train_parser(), argv)
+    args = parse_train_args(argv)
     if args.eval:
         _validate(args)
     elif args.data_dir is None and args.dataset is None:
@@ -50,6 +50,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         result = run(args)
         if result is not None:
             print(result.line("mAP" if args.multi_label else "top-1"))  # noqa: T201
+
+
+def parse_train_args(argv: Sequence[str]) -> Namespace:
+    """The options; without ``--recipe``, a run that is resumed keeps the recipe that it began with, or none."""
+    args = parse_args(train_parser(), argv)
+    if not args.resume or args.eval or "train_recipe" in given_options(train_parser(), argv):
+        return args
+    name = saved_recipe_name(args)
+    return args if name in (None, args.train_recipe) else parse_args(train_parser(), [*argv, f"--recipe={name}"])
 
 
 def _validate(args: Namespace) -> None:

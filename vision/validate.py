@@ -31,6 +31,7 @@ from vision.cli.options import (
     add_device_options,
     add_dry_run,
     add_image_options,
+    add_model_argument,
     add_source_options,
     add_threshold,
 )
@@ -50,7 +51,7 @@ def validate_parser() -> Parser:
     """The parser of ``vision/validate.py``."""
     parser = Parser(prog="validate.py", description="Validate an image classifier.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, where the checkpoint does not say it")
+    add_model_argument(parser)
     parser.add_argument("--config", help="YAML or JSON file of options")
     add_dry_run(parser)
     add_checkpoint_options(parser)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
-import multiprocessing.util
 import os
 import signal
 import threading
@@ -16,6 +15,9 @@ from typing import Any
 import torch
 from fairseq.distributed import utils as distributed_utils
 from torch.utils.data import get_worker_info
+
+from sot_base import loading_processes
+from sot_base.loading_processes import end_loading_processes_at_exit
 
 __all__ = ["StopSignals", "leave_signals_to_the_parent", "signals", "signals_for_children"]
 
@@ -33,7 +35,7 @@ class StopSignals:
         """Call before loading processes start: they leave signals to this process, which ends them."""
         if not self.prepared:
             self.prepared = True
-            multiprocessing.util.Finalize(None, _end_loading_processes, exitpriority=100)
+            end_loading_processes_at_exit()
 
     def install(self) -> None:
         """Take the signals from now on; one that is ignored, as under ``nohup``, stays so."""
@@ -62,18 +64,8 @@ class StopSignals:
 signals = StopSignals()
 
 
-def _end_loading_processes() -> None:
-    """At the end of a training: loading processes wait for work if the training was interrupted, and ignore signals."""
-    for child in multiprocessing.active_children():
-        if child.daemon:
-            child.kill()
-
-
 def leave_signals_to_the_parent() -> None:
-    """Ignore the signals in a data loading process of a training.
-
-    They often go to all processes of a group; a loading process that ended by itself would be an error in the training.
-    """
+    """Ignore the signals in a data loading process of a training, where fairseq has no hook for it but the data set."""
     if signals.prepared and get_worker_info() is not None:
         _ignore_signals(os.getpid())
 
@@ -81,8 +73,7 @@ def leave_signals_to_the_parent() -> None:
 @functools.lru_cache(maxsize=1)
 def _ignore_signals(process: int) -> None:
     """Ignore them once in each process."""
-    for number in (*STOPPING, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    loading_processes.leave_signals_to_the_parent()
 
 
 @contextlib.contextmanager

@@ -86,6 +86,7 @@ def folder(tmp_path_factory):
     make_image(0, 0).save(root / "photo.jpg")
     (root / "cifar10").mkdir()
     cifar_files(root / "cifar10", "cifar10")
+    save_published("So_vit_7", root / "So-ViT-7.pth.tar")
     return root
 
 
@@ -119,7 +120,7 @@ def test_commands_of_the_own_folder(folder, monkeypatch, capsys):
     """In their order, for the later ones read what the first ones write; training is cut to one update."""
     monkeypatch.chdir(folder)
     found = [command for command in commands(VISION) if "flowers" in command]
-    assert len(found) == 11
+    assert len(found) == 12
     for command in found:
         dry = "resnet" in command or "torchrun" in command or "--initial-checkpoint" in command
         short = ["--max-steps", "1", "--device", "cpu", "-j", "0"]
@@ -173,6 +174,7 @@ def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     for command in found:
         out = dry_run(command, capsys)
         if "-b 1024" in command:
+            assert "\ntrain_recipe: sot_tiny\n" in out
             assert "\nbatch_size: 1024\n" in out
             assert "\nlr: 0.001\n" in out
 
@@ -207,15 +209,17 @@ def test_rows_of_the_migration(imagenet, monkeypatch, capsys, command):
 def test_python_of_the_migration():
     names = {"timm": timm}
     config = {"dim": 32, "num_heads": 2, "wr_dim": 4, "normalization": {"type": "svPN", "alpha": 0.5, "input_dim": 4}}
+    names["representationConfig"] = {"type": "MGCrP", "args": {**config, "dim": 256}}
     names["classification_head_config"] = {"type": "MGCrP", "fusion_type": "sum_fc", "args": config}
     names["patch_embed_config"] = {"type": "DenseNet", "embedding_dim": 64, "large_output": False}
     found = [new for _, new in rows(MIGRATION) if not COMMAND.match(new) and new != "not needed"]
-    assert len(found) == 6
+    assert len(found) == 7
     made = []
     for code in found:
         code = code.split("`")[0]
         exec(code, names) if code.startswith("from") else made.append(eval(code, names))
-    classifier, words_only, embed, model = made
+    classifier, published_call, words_only, embed, model = made
+    assert isinstance(published_call, Classifier)
     assert isinstance(classifier, Classifier)
     assert isinstance(words_only, OnlyVisualTokensClassifier)
     assert isinstance(embed, TokenEmbed)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_base.small_files import read_yaml as read_small_yaml
-from vision.cli.hvt_files import HVT_RECIPE, HVT_SIZES, is_hvt_config, translate_hvt_config
+from vision.cli.hvt_files import HVT_SIZES, is_hvt_config, translate_hvt_config
+from vision.cli.recipes import NO_RECIPE, find_recipe, is_saved_run, without_rivals
+from vision.cli.resolve_options import TOKEN_LABELING
 
-__all__ = ["CONFIG_FOLDER", "Parser", "parse_args"]
+__all__ = ["CONFIG_FOLDER", "Parser", "find_config", "given_options", "parse_args", "read_yaml"]
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
 
@@ -67,11 +69,12 @@ def _positive_flags(action: argparse.Action) -> list[str]:
 
 
 def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line, which overrides the values of its ``--config`` file.
+    """Parse a command line, which overrides its ``--config`` file, which overrides the recipe of a published model.
 
     Args:
         parser: A parser with an option ``--config``; a file may give options and optional positionals.
-            An option ``--data-path`` is another spelling of the positional ``data_dir``.
+            Options stored as ``data_path`` and ``model_name`` are other spellings of the positionals ``data_dir`` and
+            ``model``. With an option ``--recipe`` the model's recipe lies beneath, see `vision.cli.recipes`.
         argv: The arguments; None: those of the program.
 
     Raises:
@@ -79,45 +82,89 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     args = parser.parse_args(argv)
-    if args.config is None:
-        return _one_data_dir(args)
-    path = find_config(args.config)
-    values = read_yaml(path)
-    if is_hvt_config(values):
-        values = {**_hvt_recipe(parser), **translate_hvt_config(values)}
-    for given, other in (("lr", "lr_base"), ("lr_base", "lr")):  # two ways to give the learning rate
-        if getattr(args, given, None) is not None:
-            values = {name: value for name, value in values.items() if str(name).replace("-", "_") != other}
-    positionals = {
-        action.dest: values.pop(action.dest, None)
-        for action in parser._actions
-        if not action.option_strings and action.nargs == "?"
-    }
-    words = [*_as_words(parser, values, path), f"--config={path}"]  # it ends an open list of values
-    try:
-        parser.parse_args(words)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
-    args = _one_data_dir(parser.parse_args([*words, *argv]))
+    given, values, words = given_options(parser, argv), {}, []
+    positionals: dict[str, Any] = {}
+    if args.config is not None:
+        path = find_config(args.config)
+        values = _read_options(parser, path)
+        positionals = {
+            action.dest: values.pop(action.dest, None)
+            for action in parser._actions
+            if not action.option_strings and action.nargs == "?"
+        }
+        values = without_rivals(values, given)
+        words = [*_checked_words(parser, values, path), f"--config={path}"]  # the last one ends an open list of values
+        args = parser.parse_args([*words, *argv])
+    if "train_recipe" in args:
+        args = _on_recipe(parser, args, values, words, argv)
+    args = _one_spelling(args)
     for name, value in positionals.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     return args
 
 
-def _hvt_recipe(parser: Parser) -> dict[str, Any]:
-    """The options beneath a published HVT file, as far as the parser has them."""
-    known = parser.options().keys()
-    return {name: value for name, value in read_yaml(find_config(HVT_RECIPE)).items() if name in known}
+def _read_options(parser: Parser, path: Path) -> dict[str, Any]:
+    """The options in a configuration file, in our names where it is a published one of HVT."""
+    values = read_yaml(path)
+    return translate_hvt_config(values, parser.options()) if is_hvt_config(values) else values
 
 
-def _one_data_dir(args: argparse.Namespace) -> argparse.Namespace:
-    """Move ``data_path`` to ``data_dir``."""
-    path = vars(args).pop("data_path", None)
-    if path is not None and args.data_dir is not None:
-        raise UsageError(f"the data is named twice: {args.data_dir} and --data-path {path}; give one")
-    if path is not None:
-        args.data_dir = path
+def given_options(parser: Parser, argv: Sequence[str]) -> set[str]:
+    """Names of the options that a command line gives."""
+    absent = object()
+    names = [action.dest for action in parser._actions if action.option_strings]
+    args, _ = parser.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(names, absent)))
+    return {name for name in names if getattr(args, name, absent) is not absent}
+
+
+def _checked_words(parser: Parser, values: Mapping[str, Any], path: Path) -> list[str]:
+    """The arguments that are equivalent to a configuration; its errors name the file."""
+    words = _as_words(parser, values, path)
+    try:
+        parser.parse_args(words)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return words
+
+
+def _on_recipe(
+    parser: Parser, args: argparse.Namespace, values: Mapping[str, Any], words: Sequence[str], argv: Sequence[str]
+) -> argparse.Namespace:
+    """Parse again with a recipe beneath the words of a file and those of the command line.
+
+    Args:
+        parser: The parser.
+        args: What file and command line say without a recipe.
+        values: The file's options.
+        words: The same as arguments.
+        argv: The command line.
+    """
+    name = args.train_recipe
+    if name in (None, "auto"):
+        alone = args.eval or (name is None and is_saved_run(values))  # nothing is trained, or all is said
+        name = NO_RECIPE if alone else find_recipe(args.model)
+    if name != NO_RECIPE:
+        path = find_config(name)
+        options = parser.options()
+        given = given_options(parser, argv) | {options[str(key).replace("-", "_")].dest for key in values}
+        recipe = without_rivals(read_yaml(path), given, recipe=True)
+        if not args.token_label and not recipe.get("token_label"):
+            recipe = {key: value for key, value in recipe.items() if key not in TOKEN_LABELING}
+        args = parser.parse_args([*_checked_words(parser, recipe, path), f"--recipe={name}", *words, *argv])
+    args.train_recipe = name
+    return args
+
+
+def _one_spelling(args: argparse.Namespace) -> argparse.Namespace:
+    """Move ``data_path`` to ``data_dir``, and ``model_name`` to ``model``."""
+    for other, name, what in (("data_path", "data_dir", "the data"), ("model_name", "model", "the model")):
+        value = vars(args).pop(other, None)
+        if value is not None and getattr(args, name) not in (None, value):
+            flag = "--data-path" if other == "data_path" else "--model"
+            raise UsageError(f"{what} is named twice: {getattr(args, name)} and {flag} {value}; give one")
+        if value is not None:
+            setattr(args, name, value)
     return args
 
 
@@ -150,7 +197,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return read_small_yaml(path, dict[str, Any] | None, remedy) or {}
 
 
-def _as_words(parser: Parser, values: dict[str, Any], path: Path) -> list[str]:
+def _as_words(parser: Parser, values: Mapping[str, Any], path: Path) -> list[str]:
     """The arguments that are equivalent to a configuration."""
     options = parser.options()
     words = []

@@ -21,6 +21,7 @@ __all__ = [
     "add_image_options",
     "add_loading_options",
     "add_max_pixels",
+    "add_model_argument",
     "add_output_options",
     "add_reading_options",
     "add_source_options",
@@ -176,6 +177,13 @@ def add_output_options(parser: argparse.ArgumentParser, output: str) -> Callable
     add("--checkpoint-steps", type=non_negative_int, default=0, help="updates between saves; 0: at evaluations only")
     add("--log-interval", type=positive_int, default=50, help="updates between log lines")
     return add
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Which model it is, as the next positional argument or as ``--model``."""
+    meaning = "the model, where the checkpoint does not say it"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=meaning)
+    parser.add_argument("--model", dest="model_name", metavar="MODEL", help="another spelling of MODEL")
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from vision.cli.device import default_workers
 
-__all__ = ["plain_options", "resolve_options"]
+__all__ = ["TOKEN_LABELING", "plain_options", "resolve_options"]
 
-_TOKEN_LABELING = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
+TOKEN_LABELING = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
 _RUNTIME = ("rank", "local_rank", "world_size", "distributed")
 
 
@@ -72,7 +72,7 @@ def _resolve_token_labeling(args: Namespace) -> None:
             "--no-mix-token, instead"
         )
     if not args.token_label:
-        values = {name.replace("_", "-"): getattr(args, name) for name in _TOKEN_LABELING}
+        values = {name.replace("_", "-"): getattr(args, name) for name in TOKEN_LABELING}
         given = [name for name, value in values.items() if value is not None and value is not False]
         given += ["no-mix-token"] if args.mix_token is False else []
         if given:

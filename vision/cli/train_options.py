@@ -69,7 +69,7 @@ def _add_optimisation_options(parser: argparse.ArgumentParser) -> None:
     add("--grad-accum-steps", type=positive_int, default=1, help="batches per update")
     add("--clip-grad", type=non_negative, help="clip gradients to this value")
     add("--clip-mode", choices=("norm", "value", "agc"), default="norm", help="gradient clipping by norm, value or AGC")
-    add("--model-ema", action="store_true", help="also average the weights, and evaluate both")
+    add("--model-ema", action=BooleanOptionalAction, default=False, help="also average the weights, and evaluate both")
     add("--model-ema-decay", type=fraction, default=0.9998, help="decay of the average")
     add("--model-ema-warmup", action="store_true", help="warm up the decay of the average")
     add("--sync-bn", action=BooleanOptionalAction, default=True, help="BatchNorm statistics over all processes")
@@ -85,7 +85,8 @@ def _add_augmentation_options(parser: argparse.ArgumentParser) -> None:
     add("--hflip", type=fraction, default=0.5, help="probability of a horizontal flip")
     add("--vflip", type=fraction, default=0.0, help="probability of a vertical flip")
     add("--color-jitter", type=non_negative, default=0.4, help="strength; ignored with --aa")
-    add("--aa", help="RandAugment, AutoAugment or AugMix in timm's notation: rand-m9-mstd0.5-inc1, ...")
+    policy = "RandAugment, AutoAugment or AugMix in timm's notation: rand-m9-mstd0.5-inc1, ...; none: without"
+    add("--aa", type=lambda text: "" if text == "none" else text, help=policy)
     add("--train-interpolation", default="random", help="interpolation of the random crop")
     add("--aug-repeats", type=positive_int, default=1, help="repeated augmentation: copies of each image")
     for flag, count in (("--repeated-aug", 3), ("--no-repeated-aug", 1)):
@@ -109,7 +110,7 @@ def _add_token_label_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
         "token labeling", "Every patch learns a label of its own (arXiv:2104.10858)."
     ).add_argument
-    add("--token-label", action="store_true", help="token labeling; the options below need it")
+    add("--token-label", action=BooleanOptionalAction, default=False, help="token labeling; the options below need it")
     add("--token-label-data", metavar="LABELS", help="label maps of the training images")
     add("--token-label-size", type=positive_int, help="patches per side, to be checked; default: the model's")
     add("--dense-weight", type=non_negative, help="weight of the patches' loss; default: 0.5; 0 needs no label maps")
@@ -123,6 +124,13 @@ def train_parser() -> Parser:
     parser = Parser(prog="train.py", description="Train an image classifier. Without data: the digits demonstration.")
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
     parser.add_argument("--config", help="YAML or JSON file of options, or the name of one in vision/configs")
+    parser.add_argument(
+        "--recipe",
+        "--train-recipe",
+        dest="train_recipe",
+        metavar="NAME",
+        help="file of vision/configs whose options are the defaults; none: without; default: a published model's own",
+    )
     parser.add_argument("--eval", action="store_true", help="validate the checkpoint of --resume instead of training")
     add_dry_run(parser)
     add_source_options(parser, train=True, labels=True)

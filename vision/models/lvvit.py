@@ -141,16 +141,16 @@ _IMG_SIZES = {
 }
 
 
-def _cfg(size: int) -> dict[str, Any]:
+def _cfg(name: str, size: int) -> dict[str, Any]:
     return model_cfg(
         input_size=(3, size, size),
-        crop_pct=0.9 if size == 224 else 1.0,
+        crop_pct=0.9 if name.startswith(("lvvit_t", "lvvit_s")) else 1.0,
         first_conv="patch_embed.proj.conv1",
         classifier=("head.cls_fc", "head.dense_fc"),
     )
 
 
-default_cfgs = generate_default_cfgs({f"{name}.untrained": _cfg(size) for name, size in _IMG_SIZES.items()})
+default_cfgs = generate_default_cfgs({f"{name}.untrained": _cfg(name, size) for name, size in _IMG_SIZES.items()})
 
 
 def _create_lvvit(variant: str, pretrained: bool, **kwargs: Any) -> LVViT:

@@ -14,6 +14,6 @@ PUBLISHED_NAMES = {
     **{f"SoT_{size}": f"sot_{size.lower()}" for size in ("Tiny", "Small", "Base")},
     **{f"So_vit_{depth}": f"so_vit_{depth}" for depth in (7, 10, 14, 19)},
 }
-default_cfgs = generate_default_cfgs({f"{name}.untrained": model_cfg() for name in PUBLISHED_NAMES})
+default_cfgs = generate_default_cfgs({f"{name}.untrained": model_cfg(crop_pct=0.875) for name in PUBLISHED_NAMES})
 for _name, _model in PUBLISHED_NAMES.items():
     register_variant(__name__, _name, timm.model_entrypoint(_model), timm.model_entrypoint(_model).__doc__)

@@ -23,7 +23,7 @@ _VARIANTS: dict[int, tuple[dict[str, Any], tuple[int, int]]] = {  # of each dept
     14: ({"embed_dim": 384, "num_heads": 6, "mlp_ratio": 3.0}, (48, 64)),
     19: ({"embed_dim": 448, "num_heads": 7, "mlp_ratio": 3.0}, (48, 96)),
 }
-default_cfgs = generate_default_cfgs({f"so_vit_{depth}.untrained": model_cfg() for depth in _VARIANTS})
+default_cfgs = generate_default_cfgs({f"so_vit_{depth}.untrained": model_cfg(crop_pct=0.875) for depth in _VARIANTS})
 
 for _depth, (_blocks, (_q, _k)) in _VARIANTS.items():
     _head = {"num_heads": 1, "projection": "batch_norm_relu", "q_dim": _q, "k_dim": _k}

@@ -112,7 +112,7 @@ _VARIANTS: dict[str, tuple[dict[str, Any], int]] = {  # the blocks, and q and k 
     "small": ({"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.5}, 24),
     "base": ({"embed_dim": 528, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0}, 38),
 }
-default_cfgs = generate_default_cfgs({f"sot_{size}.untrained": model_cfg() for size in _VARIANTS})
+default_cfgs = generate_default_cfgs({f"sot_{size}.untrained": model_cfg(crop_pct=0.875) for size in _VARIANTS})
 
 for _size, (_blocks, _q) in _VARIANTS.items():
     _create = partial(create_sot, f"sot_{_size}", head={"num_heads": 6, "q_dim": _q})

@@ -32,6 +32,7 @@ from sot_base.schema import of_type
 from sot_base.small_files import read_json
 from vision.data.classes import match_classes
 from vision.data.files import FileTree, open_tree
+from vision.token_label.archives import only_folder, refuse_compressed, top_folder
 
 __all__ = [
     "FORMAT",
@@ -143,6 +144,8 @@ class TorchFileMaps:
     def __init__(self, tree: FileTree, num_classes: int) -> None:
         self.where, self._tree, self._num_classes = str(tree.root), tree, num_classes
         self._files = {path for path in tree.files() if path.endswith(".pt")}
+        self._lead = top_folder(self._files)  # as the published archive has one
+        self._files = {path[len(self._lead) :] for path in self._files}
         if not self._files:
             raise UsageError(
                 f"no label maps: {self.where} has neither header.json nor <class>/<image>.pt; give the folder of them"
@@ -178,7 +181,7 @@ class TorchFileMaps:
     def _load(self, path: str) -> Tensor:
         where = f"{self.where}/{path}"
         try:
-            content = read_tensor(self._tree.read(path))
+            content = read_tensor(self._tree.read(self._lead + path))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"cannot read a label map: {where} ({reason}); make it again") from error
@@ -191,17 +194,22 @@ class TorchFileMaps:
 
 
 def open_label_maps(root: str | os.PathLike[str], class_names: Sequence[str]) -> LabelMaps:
-    """Open label maps of either kind.
+    """Open label maps of either kind; they may lie in a single folder within the root.
 
     Args:
         root: A folder with a header, or a folder or tar with the published files.
         class_names: The model's classes, in the order of its outputs.
 
     Raises:
-        UsageError: if there are no maps, or maps of other classes.
+        UsageError: if there are no maps, or maps of other classes; for a compressed archive with the command that
+            unpacks it.
     """
-    if (Path(root) / "header.json").is_file():
-        return FolderMaps(root, class_names)
+    path = Path(root)
+    if path.is_file():
+        refuse_compressed(path)
+    for folder in (path, *only_folder(path)):
+        if (folder / "header.json").is_file():
+            return FolderMaps(folder, class_names)
     return TorchFileMaps(open_tree(root), len(class_names))
 
 

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from sot_base.errors import UsageError
 from vision.cli.device import init_device
+from vision.cli.recipes import log_recipe
 from vision.cli.resolve_options import resolve_options
 from vision.cli.train_options import given_head_settings
 from vision.data import (
@@ -67,6 +68,7 @@ class ClassificationSession(Session):
 
     def __init__(self, args: Namespace) -> None:
         device = init_device(args)
+        log_recipe(args.train_recipe)
         resolve_options(args)
         self._open_data(args)
         recipe = self.create_recipe(args)

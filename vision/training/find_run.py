@@ -7,16 +7,18 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from sot_base.errors import UsageError
 from vision.cli.config_file import read_yaml
-from vision.cli.resolve_options import plain_options
+from vision.cli.recipes import NO_RECIPE
+from vision.cli.resolve_options import plain_options, resolve_options
 from vision.cli.run_files import run_name
 from vision.models.weights.read import read_checkpoint
 
-__all__ = ["changed_options", "data_identity", "find_checkpoints", "find_resume"]
+__all__ = ["changed_options", "data_identity", "find_checkpoints", "find_resume", "saved_recipe_name"]
 
 _logger = logging.getLogger(__name__)
 _DATA = ("data_dir", "dataset", "train_split", "val_split")
@@ -50,6 +52,28 @@ def find_resume(args: Namespace) -> list[Path]:
         args.experiment = folder.name if args.experiment is None else args.experiment
         return []
     return _need(files, folder)
+
+
+def saved_recipe_name(args: Namespace) -> str | None:
+    """The recipe of the run that ``--resume`` goes on with; None where there is no run, or not one alone.
+
+    A run from before there were recipes has `NO_RECIPE`.
+
+    Args:
+        args: The options, not resolved; they are not changed.
+    """
+    trial = deepcopy(args)
+    trial.world_size = int(os.environ.get("WORLD_SIZE", 1))
+    logging.disable(logging.WARNING)  # the run itself finds the checkpoint once more, and says so
+    try:
+        resolve_options(trial)
+        file = next(iter(find_resume(trial)), None)
+        saved = {} if file is None else read_checkpoint(file, plain_values=True).get("options", {})
+    except UsageError:  # the run itself reports it
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+    return None if file is None else saved.get("train_recipe", NO_RECIPE)
 
 
 def find_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
