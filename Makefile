@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 NUMERICAL_TESTS := math norms $(addprefix test_,$(addsuffix .py,degenerate gradients invariance parity precision reference))
 BIN := $(abspath $(VENV))/bin
 
-.PHONY: install demo test test-portable lint typecheck bench clean
+.PHONY: install demo test test-portable fuzz kills lint typecheck bench clean
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,18 @@ test: install
 test-portable: install
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
 		$(addprefix tests/sot_core/,$(NUMERICAL_TESTS))
+
+# Damaged inputs for every reader of files, 1,500 each: about an hour; no reader is started after FUZZ_SECONDS.
+FUZZ_INPUTS ?= 1500
+FUZZ_SECONDS ?= 5400
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS)
+
+# SIGKILL while each trainer writes each of its files, KILLS times each: about half an hour.
+KILLS ?= 10
+kills: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rP --kills $(KILLS) tests/vision/training/test_kills.py \
+		tests/sot_fairseq/fairseq_patches/test_restart.py tests/sot_hf/test_whole_files.py -k kill
 
 lint: install
 	$(BIN)/ruff check .

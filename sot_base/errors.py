@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from sot_base.loading_processes import loading_process_message
+
 __all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what goes wrong while a file is written, not when it is opened
@@ -29,20 +31,31 @@ class UsageError(ValueError):
 def run_main(main: Callable[[], int | None]) -> None:
     """Run ``main`` as a program: exit status 0, its own return value, or 2 with a one-line message on `UsageError`.
 
-    A path that cannot be read or written is also a mistake that the user can correct, and so is a full disk or a file
-    beyond its limit. Ctrl-C ends with status 130, as shells have it, and without a traceback. Output is UTF-8, as input
-    is, whatever the locale.
+    A path that cannot be read or written is also a mistake that the user can correct, and so is a full disk, a file
+    beyond its limit, or a loading process that was killed for lack of memory. Ctrl-C ends with status 130, as shells
+    have it, and without a traceback. Output is UTF-8, as input is, whatever the locale.
     """
     write_utf8()
+    try:
+        _run(main)
+    except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere
+        message = loading_process_message(error)
+        if message is None:
+            raise
+        _fail(message)
+
+
+def _run(main: Callable[[], int | None]) -> None:
     try:
         status = main() or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # what fails here would be a traceback at the end of the interpreter
         sys.exit(status)
     except UsageError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
-    except BrokenPipeError:  # the reader of a pipe (``| head``) has gone: not our error
+        _fail(str(error))
+    except BrokenPipeError as error:  # the reader of a pipe (``| head``) has gone: not our error
+        if loading_process_message(error):
+            raise
         _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:
@@ -52,10 +65,14 @@ def run_main(main: Callable[[], int | None]) -> None:
         message = os_error_message(error)
         if message is None:
             raise
-        sys.stderr.write(f"error: {message}\n")
         if error.filename is None:
             _drop_output()
-        sys.exit(2)
+        _fail(message)
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(2)
 
 
 def write_utf8() -> None:

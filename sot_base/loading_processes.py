@@ -1,24 +1,96 @@
-"""Processes that load data: they leave signals to the process that started them, and end with it."""
+"""The processes of torch's data loaders: they end with the trainer, not before it; one that was killed is named.
+
+A terminal or a cluster signals the whole process group, and the trainer needs the next batch to finish a step and save.
+"""
 
 from __future__ import annotations
 
 import functools
 import multiprocessing
 import multiprocessing.util
+import os
+import re
 import signal
+import threading
+import traceback
+from multiprocessing.context import ForkContext, ForkProcess
 
-__all__ = ["end_loading_processes_at_exit", "leave_signals_to_the_parent"]
+__all__ = [
+    "LoadingContext",
+    "end_loading_processes_at_exit",
+    "leave_signals_to_the_parent",
+    "loading_process_message",
+    "obey_the_trainer_alone",
+]
 
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
-def leave_signals_to_the_parent(worker: int = 0) -> None:
-    """Ignore signals that often go to a whole group of processes: the parent ends this one when it has saved.
+class _LoadingProcess(ForkProcess):
+    """A process that starts with the signals blocked: one that comes while it forks would leave it half set up."""
 
-    The parent must call :func:`end_loading_processes_at_exit`, since Python ends such processes by SIGTERM.
+    def start(self) -> None:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class LoadingContext(ForkContext):
+    """The multiprocessing context for loaders whose ``worker_init_fn`` is :func:`obey_the_trainer_alone`."""
+
+    Process = _LoadingProcess
+
+
+def obey_the_trainer_alone(worker: int) -> None:
+    """Let no signal but a SIGTERM from its parent end a loading process (a ``worker_init_fn``).
 
     Args:
-        worker: The process's number, not used (a ``worker_init_fn``).
+        worker: The process's number, not used.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    threading.Thread(target=_wait_for_the_trainer, daemon=True).start()
+
+
+def _wait_for_the_trainer() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(128 + signal.SIGTERM)
+
+
+def loading_process_message(error: BaseException) -> str | None:
+    """What to report if an error is due to a loading process that was killed; None for any other error.
+
+    torch notices it in a signal handler or while it waits for a batch, and says so; or while it asks the process for
+    the shared memory of a batch, which ends in any error of a connection. In the latter case the handler is about to
+    raise as well, wherever the program is by then, and is removed.
+    """
+    if isinstance(error, (EOFError, OSError)) and getattr(error, "filename", None) is None:
+        _remove_torch_handler()
+        frames = traceback.extract_tb(error.__traceback__)
+        if not any(frame.filename.endswith("resource_sharer.py") for frame in frames):
+            return None
+    elif not (isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)):
+        return None
+    signal_name = re.search(r"killed by signal: ([\w ]*\w)", str(error))
+    what = f"was killed ({signal_name[1]})" if signal_name else "has ended"
+    return (
+        f"a loading process {what}: the data loader; use fewer of them, or more memory, shared memory too (docker run "
+        "--shm-size)"
+    )
+
+
+def _remove_torch_handler() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Ignore signals that often go to a whole group of processes: the parent ends this one when it has saved.
+
+    For loaders that take no ``worker_init_fn``; the others use :func:`obey_the_trainer_alone`. The parent must call
+    :func:`end_loading_processes_at_exit`, since Python ends such processes by SIGTERM.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

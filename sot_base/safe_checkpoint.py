@@ -3,6 +3,7 @@
 * No code of the file runs: pickles are read with ``weights_only=True`` alone, and besides tensors and plain values only
   :func:`harmless_classes` and those that a caller names are built. No option turns that off.
 * A flipped bit is found: the CRC-32 that ``torch.save`` writes for every record is checked; ``torch.load`` ignores it.
+  So is the one of a ``.safetensors`` file (:mod:`sot_base.safetensors_checksum`).
 * A small file cannot ask for much memory or time: records are stored as they are, not compressed, tensors are no larger
   than their data, and containers are no deeper and no more than those of real checkpoints.
 """
@@ -25,6 +26,7 @@ from typing import IO, Any
 import torch
 
 from sot_base.errors import UsageError
+from sot_base.safetensors_checksum import check_checksum
 
 __all__ = ["allowed", "check_records", "harmless_classes", "read_checkpoint", "read_tensor"]
 
@@ -42,7 +44,7 @@ def read_checkpoint(
         path: The file.
         classes: Further classes that it may hold.
         lazy: Read tensors when they are used. The file must then not be overwritten in place meanwhile.
-        verify: Check the records' checksums, for which the whole file is read.
+        verify: Check the checksums, for which the whole file is read.
 
     Raises:
         UsageError: If it is absent, cannot be read, is damaged, no checkpoint, or holds classes that are not allowed.
@@ -51,8 +53,8 @@ def read_checkpoint(
     where = path.absolute()
     start = first_bytes(path)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return _read_safetensors(path)
-    is_zip = zipfile.is_zipfile(path)
+        return _read_safetensors(path, verify)
+    is_zip = _is_zip(path, where)
     if is_zip:
         check_records(path, verify)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -86,7 +88,7 @@ def read_tensor(content: bytes) -> torch.Tensor:
     """
     where, stream = Path("the file"), io.BytesIO(content)
     try:
-        if zipfile.is_zipfile(stream):
+        if _is_zip(stream, where):
             _check_archive(stream, len(content), where, verify=True)
         _refuse_byte_arrays(content, where)
         stream.seek(0)
@@ -114,6 +116,13 @@ def check_records(path: Path, verify: bool = True) -> None:
     """
     with path.open("rb") as file:
         _check_archive(file, path.stat().st_size, path.absolute(), verify)
+
+
+def _is_zip(file: Path | IO[bytes], where: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(file)
+    except zipfile.BadZipFile as error:  # of an archive in several parts
+        raise _damaged(where, error) from None
 
 
 def _check_archive(file: IO[bytes], size: int, where: Path, verify: bool) -> None:
@@ -188,10 +197,12 @@ def first_bytes(path: Path) -> bytes:
     return start
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
+def _read_safetensors(path: Path, verify: bool) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if verify:
+        check_checksum(path)
     try:
         return dict(load_file(path))
     except (SafetensorError, ValueError, RuntimeError, OSError) as error:

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from sot_base.atomic import UNFINISHED
 from sot_base.errors import UsageError
 from sot_base.safe_checkpoint import check_records
+from sot_base.safetensors_checksum import check_checksum
 from sot_base.small_files import read_json
 from sot_hf.configuration import SoTConfig
 
@@ -205,7 +206,7 @@ def _read_json(file: Path) -> None:
 
 def _read_safetensors(file: Path) -> None:
     with safe_open(file, framework="pt"):
-        pass
+        check_checksum(file)
 
 
 def _read_torch(file: Path) -> None:

@@ -24,6 +24,7 @@ from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
 from sot_base.torch_files import save_torch
 from sot_hf.configuration import SoTConfig
+from sot_hf.error_text import first_sentence
 from sot_hf.fairseq_tokenizer import bert_tokenizer, roberta_tokenizer, save_bert_files, save_roberta_files
 from sot_hf.load_config import load_config, saved_labels
 from sot_hf.load_model import load_weights
@@ -69,7 +70,14 @@ def convert(
     if (Path(source) / "config.json").is_file():
         to_fairseq(Path(source), output)
     else:
-        to_hugging_face(read_classifier(source, head, data), output)
+        classifier = read_classifier(source, head, data)
+        try:
+            to_hugging_face(classifier, output)
+        except UsageError:
+            raise
+        except ValueError as error:  # a setting out of its range
+            where = f"{Path(source).absolute()}; get it again"
+            raise UsageError(f"the model cannot be built ({first_sentence(error)}): {where}") from error
     return output
 
 

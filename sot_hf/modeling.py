@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from sot_base.errors import UsageError
+from sot_base.safetensors_checksum import add_checksum, check_checksum
 from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
 from sot_core.build import create_pooling
 from sot_core.norms.alternatives import LearnableScale
@@ -29,6 +31,7 @@ __all__ = ["SoTForSequenceClassification"]
 logger = logging.getLogger(__name__)
 
 POOLER = "pooler"
+WEIGHTS = "model*.safetensors"  # what save_pretrained writes, one file or several
 # keyword arguments of from_pretrained that tell where files are
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
 
@@ -136,9 +139,11 @@ class SoTForSequenceClassification(PreTrainedModel):
             **kwargs: As `PreTrainedModel.from_pretrained`.
 
         Raises:
-            UsageError: As :meth:`from_pretrained`.
+            UsageError: As :meth:`from_pretrained`; also if a file's checksum differs.
         """
         wants_info, ignore = (kwargs.pop(name, False) for name in ("output_loading_info", "ignore_mismatched_sizes"))
+        for file in Path(path, kwargs.get("subfolder") or "").glob(WEIGHTS):
+            check_checksum(file)
         model, info = super().from_pretrained(
             path, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
@@ -321,9 +326,11 @@ class SoTForSequenceClassification(PreTrainedModel):
         return any(parameter.requires_grad for parameter in self.backbone.parameters())
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """As `PreTrainedModel.save_pretrained`, and a model card ``README.md`` where there is none."""
+        """As `PreTrainedModel.save_pretrained`; weights get a checksum, the folder a ``README.md`` if it has none."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if kwargs.get("is_main_process", True):
+            for file in Path(save_directory).glob(WEIGHTS):
+                add_checksum(file)
             write_model_card(self.config, save_directory)
 
     def _init_weights(self, module: nn.Module) -> None:

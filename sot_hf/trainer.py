@@ -15,10 +15,10 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from sot_base.errors import UsageError
 from sot_base.finite import find_culprit, first_not_finite
+from sot_base.loading_processes import LoadingContext, obey_the_trainer_alone
 from sot_hf.batching import LengthBatchSampler, SortedByLength, row_lengths
 from sot_hf.callbacks import EarlyStopping
 from sot_hf.checkpoints import find_checkpoints
-from sot_hf.loading_processes import LoadingContext, obey_the_trainer_alone
 from sot_hf.whole_files import WholeFilesTrainer
 
 __all__ = ["HeadTrainer"]

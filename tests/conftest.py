@@ -8,6 +8,16 @@ from tests.support import need_shared
 os.environ["SOT_OFFLINE"] = "1"  # the tests run without a network; those of downloads bring their own server
 
 
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, help="kill trainings so often in each of their files (make kills: 10)")
+
+
+@pytest.fixture
+def kills(request):
+    """How often to kill a training in each of its files; None: in some files, once or twice."""
+    return request.config.getoption("--kills")
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The folder of reference files and data; the test is skipped where it is absent."""

@@ -116,5 +116,6 @@ class DataHeader:
         header = of_type(content, cls, str(path.absolute()), advice)
         unknown = {*header.metrics, header.main_metric} - METRICS.keys()
         if unknown:
-            raise UsageError(f"unknown metrics {', '.join(sorted(unknown))}: {path.absolute()}; {advice}")
+            shown = ", ".join(name[:40] for name in sorted(unknown)[:5])
+            raise UsageError(f"unknown metrics {shown}: {path.absolute()}; {advice}")
         return header

@@ -6,6 +6,7 @@ Files are read by :mod:`sot_base.safe_checkpoint`. What fairseq then takes from 
 
 from __future__ import annotations
 
+import argparse
 import collections
 import functools
 import os
@@ -27,7 +28,7 @@ from sot_fairseq.fairseq_patches.checkpoint_sizes import check_sizes
 from sot_fairseq.fairseq_patches.plain_values import replace_eval
 from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
-__all__ = ["load_safely", "read_checked_checkpoint", "upgrade"]
+__all__ = ["load_safely", "model_options", "read_checked_checkpoint", "upgrade"]
 
 
 def load_safely() -> None:
@@ -38,6 +39,8 @@ def load_safely() -> None:
     """
     replace_eval()
     checkpoint_utils.load_checkpoint_to_cpu = _load_checkpoint_to_cpu
+    if not hasattr(checkpoint_utils.load_model_ensemble_and_task, "is_safe"):
+        checkpoint_utils.load_model_ensemble_and_task = _naming_damage(checkpoint_utils.load_model_ensemble_and_task)
     plain = harmless_classes()
     sent = (*plain, *omegaconf_classes(), distributed_utils._TensorPlaceholder)
     for module, name, classes in (
@@ -67,8 +70,30 @@ def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False
         raise UsageError(f"no tensors under 'model': {where}; give a fairseq checkpoint")
     check_configuration(state, where)
     if to_build:
+        for name in ("task", "model", "criterion"):
+            options = _section(state, name, where)
+            if name != "model" and state.get("args") is None and not options.get("_name"):
+                raise UsageError(f"no name of the {name} in the checkpoint: {where}; get or save it again")
         check_sizes(state, where)
     return state
+
+
+def model_options(state: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The options that the model of a checked checkpoint is built from.
+
+    Raises:
+        UsageError: If it has none.
+    """
+    return _section(state, "model", where)
+
+
+def _section(state: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    if state.get("args") is not None:
+        return vars(state["args"])
+    options = (state.get("cfg") or {}).get(name)
+    if not isinstance(options, (Mapping, argparse.Namespace)):
+        raise UsageError(f"no options of the {name} in the checkpoint: {where}; get or save it again")
+    return options if isinstance(options, Mapping) else vars(options)
 
 
 def _load_checkpoint_to_cpu(
@@ -102,11 +127,32 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
             state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
             overwrite_args_by_name(state["cfg"], overrides)
         upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"not an intact fairseq checkpoint ({type(error).__name__}: {error}): {where}; get or save it again"
-        ) from None
+    except UsageError:
+        raise
+    except Exception as error:  # whatever fairseq, hydra and omegaconf make of a configuration that is not whole
+        raise _not_whole(error, where) from None
     return upgraded
+
+
+def _not_whole(error: Exception, where: str) -> UsageError:
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]  # omegaconf writes several lines
+    return UsageError(f"not an intact fairseq checkpoint ({reason[:300]}): {where}; get or save it again")
+
+
+def _naming_damage(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Report in one line what a model trips over that is built from a checkpoint's options."""
+
+    @functools.wraps(stock)
+    def load_model_ensemble_and_task(filenames: list[str], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return stock(filenames, *args, **kwargs)
+        except (UsageError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise _not_whole(error, ", ".join(map(os.path.abspath, filenames))) from error
+
+    load_model_ensemble_and_task.is_safe = True  # type: ignore[attr-defined]
+    return load_model_ensemble_and_task
 
 
 @functools.cache

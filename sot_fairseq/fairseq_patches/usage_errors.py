@@ -20,6 +20,7 @@ from omegaconf.errors import InterpolationKeyError
 from torch.multiprocessing import ProcessExitedException
 
 from sot_base.errors import UsageError, os_error_message, write_utf8
+from sot_base.loading_processes import loading_process_message
 from sot_fairseq.fairseq_patches.stop_signals import signals_for_children
 
 __all__ = ["find_usage_error", "prepare_command_line"]
@@ -85,14 +86,16 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
     """The user's mistake behind an exception, if there is one.
 
     fairseq's trainer wraps what goes wrong while a checkpoint is loaded, so the causes are looked through. What fairseq
-    itself says of a missing criterion, or the system of a path, becomes a `UsageError`.
+    itself says of a missing criterion, the system of a path, or torch of a loading process that was killed becomes a
+    `UsageError`.
     """
-    last = error
+    last, message = error, None if error is None else loading_process_message(error)
     while error is not None and not isinstance(error, UsageError):
         error = error.__cause__ or error.__context__
     if error is not None or last is None:
         return error
     if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
         return UsageError("this task needs another criterion: --criterion; give sentence_prediction_mgcrp")
-    message = os_error_message(last) if isinstance(last, OSError) else None
+    if message is None and isinstance(last, OSError):
+        message = os_error_message(last)
     return None if message is None else UsageError(message)

@@ -176,7 +176,8 @@ class SoTRobertaModel(RobertaModel):
         language_model = f"{prefix}encoder.lm_head."
         backbone = {key for key in own if not key.startswith(language_model) and not key.endswith(".version")}
         missing = backbone - state_dict.keys()
-        saved = {key: value for key, value in state_dict.items() if key in own or key.startswith(f"{prefix}encoder.")}
+        elsewhere = {f"{prefix}{key}" for key in self.state_dict()} - own.keys()
+        saved = {key: value for key, value in state_dict.items() if key.startswith(prefix) and key not in elsewhere}
         differing = {key for key, value in saved.items() if key not in own or value.shape != own[key].shape}
         logger.info("%d of %d backbone tensors loaded", len(backbone - missing - differing), len(backbone))
         if differing:

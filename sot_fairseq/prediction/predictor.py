@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,20 +281,21 @@ def from_pretrained(
     device = _find_device(device)
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
     state = read_checked_checkpoint(checkpoint, to_build=True)
-    if not state.get("cfg") or state["cfg"]["task"].get("_name") != "sentence_prediction_mgcrp":
+    settings = _task_settings(state)
+    if settings.get("_name") != "sentence_prediction_mgcrp":
         raise UsageError(
             f"no classifier of this toolkit: {checkpoint.absolute()}; give one trained with "
             "--task sentence_prediction_mgcrp"
         )
     heads = sorted({key.split(".")[1] for key in state["model"] if key.startswith("classification_heads.")})
-    trained = state["cfg"]["task"]["classification_head_name"]
+    trained = settings.get("classification_head_name")
     head = head or (heads[0] if len(heads) == 1 else trained)
     if head not in heads:
         raise UsageError(
             f"no classification head {head!r}: {checkpoint.absolute()} has {', '.join(heads)}; name one of them"
         )
     folder = Path(data) if data is not None else checkpoint.parent
-    training_data = state["cfg"]["task"]["data"]
+    training_data = settings.get("data") or ""
     if data is None and not (folder / "input0" / "dict.txt").is_file():
         folder = Path(training_data)
         if not (folder / "input0" / "dict.txt").is_file():
@@ -311,6 +312,12 @@ def from_pretrained(
     if tokenizer.is_dir():
         encoder = TextEncoder.from_folder(tokenizer, moses_detokenize=bool(header and header.moses_detokenize))
     return SentencePredictor(models[0].to(device), task, encoder, head, header, training_data)
+
+
+def _task_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of the task, none in a checkpoint of an old version of fairseq."""
+    settings = (state.get("cfg") or {}).get("task") or {}
+    return settings if isinstance(settings, Mapping) else vars(settings)
 
 
 def _find_device(device: str | torch.device) -> torch.device:

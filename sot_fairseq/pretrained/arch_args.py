@@ -13,7 +13,7 @@ import msgspec
 from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_fairseq.fairseq_patches.option_types import allowed_names
-from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
+from sot_fairseq.fairseq_patches.safe_loading import model_options, read_checked_checkpoint
 from sot_text.formats.architecture import ACTIVATIONS, BertArchitecture, Size
 
 __all__ = ["bert_model_args", "fairseq_arch_args", "scratch_arch_args"]
@@ -77,8 +77,7 @@ def fairseq_arch_args(folder: str | os.PathLike[str]) -> list[str]:
         sizes = {name: getattr(found, name) for name in BertArchitecture.__dataclass_fields__}
         return _flags(found.arch, bert_model_args(BertArchitecture(**sizes)))
     state = read_checked_checkpoint(checkpoint)
-    args = state["args"] if state.get("args") is not None else state["cfg"]["model"]
-    args = args if isinstance(args, Mapping) else vars(args)
+    args = model_options(state, str(checkpoint.absolute()))
     arch = args.get("_name") or args.get("arch")
     if not any("encoder.sentence_encoder." in name or "decoder.sentence_encoder." in name for name in state["model"]):
         raise UsageError(f"not a RoBERTa or BERT encoder ({arch}): {checkpoint.resolve()}; give one of those")

@@ -88,8 +88,8 @@ def read_fairseq_checkpoint(
     where = str(Path(path).absolute())
     remedy = "get or save it again"
     for part, kind in PARTS.items():
-        if content.get(part) is not None:
-            of_type(content[part], kind, f"{part} of {where}", remedy)
+        if part == "model" or content.get(part) is not None:
+            of_type(content.get(part), kind, f"{part} of {where}", remedy)
     _check_tensors(content["model"], where)
     return content
 

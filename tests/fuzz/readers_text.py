@@ -32,9 +32,9 @@ from sot_fairseq.pretrained.arch_args import fairseq_arch_args
 from sot_fairseq.probing.token_cache import open_or_create
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_hf.checkpoints import check_whole
-from sot_hf.configuration import SoTConfig
 from sot_hf.convert import convert as convert_between_sides
 from sot_hf.fairseq_tokenizer import save_roberta_files
+from sot_hf.load_config import load_config
 from sot_text.formats.dictionary import read_dictionary
 from sot_text.formats.fairseq_classifier import read_classifier
 from sot_text.formats.tokenizer_json import read_word_pieces
@@ -323,7 +323,8 @@ def _hf_checkpoint(folder: Path) -> list[Path]:
     torch.save(optimizer, folder / "optimizer.pt")
     torch.save({"last_epoch": 3, "_last_lr": [0.1], "base_lrs": [0.1]}, folder / "scheduler.pt")
     torch.save({"python": (3, (1, 2), None), "cpu": torch.zeros(10, dtype=torch.uint8)}, folder / "rng_state.pth")
-    _write(folder / "trainer_state.json", {"epoch": 1.0, "global_step": 3, "log_history": [{"loss": 0.1}]})
+    state = {"epoch": 1.0, "global_step": 3, "max_steps": 6, "num_train_epochs": 2, "log_history": [{"loss": 0.1}]}
+    _write(folder / "trainer_state.json", state)
     names = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "model.safetensors")
     return [folder / name for name in names]
 
@@ -386,7 +387,7 @@ TEXT_READERS = (
     Reader("run.json", _run_file, _read_run_file, damage_json),
     Reader("sweep.json and result.json", _sweep, _read_sweep, damage_json),
     Reader("head's dictionary", _head, _read_head, damage_json, (ValueError,)),
-    Reader("SoTConfig", _hf_config, SoTConfig.from_pretrained, damage_json, (ValueError,)),
+    Reader("config.json of a model with a head", _hf_config, lambda f: load_config(str(f)), damage_json),
     Reader("TSV", _tsv, _read_tsv, damage_lines),
     Reader("TSV of a GLUE task", _cola, lambda f: read_task_file(f / "dev.tsv", get_task("CoLA")), damage_lines),
     Reader("lines to predict", lambda f: [_write(f / "lines.txt", "\n".join(SENTENCES))], _predict_lines, damage_lines),

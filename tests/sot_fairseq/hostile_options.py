@@ -40,6 +40,17 @@ def added_fields(config: Any) -> Iterator[tuple]:
         yield from ((section, name) for section in ("model", "task", "criterion", "optimizer") for name in EVALUATED)
 
 
+def without(config: Mapping[str, Any], path: tuple) -> dict[str, Any]:
+    """A copy of a configuration without a section or an option of one."""
+    step, *rest = path
+    if not rest:
+        return {key: value for key, value in config.items() if key != step}
+    options = config[step]
+    if isinstance(options, argparse.Namespace):
+        return {**config, step: argparse.Namespace(**without(vars(options), tuple(rest)))}
+    return {**config, step: without(options, tuple(rest))}
+
+
 def with_value(config: Any, path: tuple, value: Any) -> Any:
     """A copy of a configuration with another value in one place; what is not changed is shared."""
     if not path:

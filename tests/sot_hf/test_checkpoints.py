@@ -166,11 +166,17 @@ def test_a_damaged_state_of_the_training(change_to, broken, bert_folder, rte):
         main(words(bert_folder, rte, broken, *RUN, "--resume_from_checkpoint", "last"))
 
 
-@pytest.mark.parametrize("file", ["optimizer.pt", "rng_state.pth", "scheduler.pt"])
-def test_a_flipped_bit_is_found(file, broken, bert_folder, rte):
+@pytest.mark.parametrize(
+    "file, near, offset",
+    [
+        *[("optimizer.pt", b"betas", 2), ("rng_state.pth", b"numpy", 2), ("scheduler.pt", b"last_epoch", 2)],
+        ("model.safetensors", b"}}", 99),  # behind the end of the header
+    ],
+)
+def test_a_flipped_bit_is_found(file, near, offset, broken, bert_folder, rte):
     path = broken / "checkpoint-6" / file
     content = bytearray(path.read_bytes())
-    content[content.index({"o": b"betas", "r": b"numpy", "s": b"last_epoch"}[file[0]]) + 2] ^= 4
+    content[content.index(near) + offset] ^= 4
     path.write_bytes(content)
     with pytest.raises(UsageError, match=f"{file} is cut off or broken: .*checkpoint-6; give another one"):
         main(words(bert_folder, rte, broken, *RUN, "--resume_from_checkpoint", "last"))

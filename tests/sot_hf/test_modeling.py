@@ -53,6 +53,20 @@ def test_trains_saves_and_loads(kind, tmp_path):
     assert_close(logits_of(loaded, **rows), logits_of(model.eval(), **rows), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("save", [{}, {"max_shard_size": "5KB"}])
+def test_a_flipped_bit_in_the_weights_is_found(save, tmp_path):
+    model = randomize(tiny_model("bert"))
+    model.save_pretrained(tmp_path, **save)
+    SoTForSequenceClassification.from_pretrained(tmp_path)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert (len(files) > 1) == bool(save)
+    content = bytearray(files[-1].read_bytes())
+    content[-2] ^= 1
+    files[-1].write_bytes(content)
+    with pytest.raises(UsageError, match=rf"checksum differs\): .*{files[-1].name}; get or save it again"):
+        SoTForSequenceClassification.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_alone_and_padded_score_the_same(kind):
     model = randomize(tiny_model(kind))

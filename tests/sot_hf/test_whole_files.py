@@ -13,7 +13,7 @@ import torch
 
 from sot_base.errors import UsageError
 from sot_hf.run_glue import main
-from tests.sot_hf.kills import files_of
+from tests.sot_hf.kills import FILES, MOVES, files_of
 from tests.sot_hf.test_run_glue import weights, words
 
 RUN = ("--task_name", "RTE", "--do_train", "--do_eval", "--num_train_epochs", "2", "--head-fusion", "cls")
@@ -28,15 +28,19 @@ def whole(bert_folder, rte, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_any_file_goes_on_to_the_same_end(bert_folder, rte, tmp_path):
-    """The short form of ``python -m tests.sot_hf.kills``, which tries every file ten times."""
-    some = ("model.safetensors", "optimizer.pt", "trainer_state.json", "RTE.tsv")
-    command = [sys.executable, "-m", "tests.sot_hf.kills", bert_folder, rte, tmp_path, "--times", "2", "--only", *some]
+def test_a_run_killed_in_any_file_goes_on_to_the_same_end(kills, bert_folder, rte, tmp_path):
+    names = (*FILES, *MOVES) if kills else ("model.safetensors", "optimizer.pt", "trainer_state.json", "RTE.tsv")
+    words = ["-m", "tests.sot_hf.kills", bert_folder, rte, tmp_path, "--times", str(kills or 2), "--only", *names]
+    command = [sys.executable, *words]
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == "8 trials"
+    print(done.stdout)
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == list(names)
+    if not kills:
+        assert lines[-1] == "8 trials"
 
 
 @pytest.mark.parametrize("kilobytes", [10, 30])

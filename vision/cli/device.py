@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from timm.utils import init_distributed_device
 
 from sot_base.errors import UsageError
+from sot_base.loading_processes import loading_process_message
 
 __all__ = ["Autocast", "default_workers", "init_device", "command_processes", "memory_format", "mixed_precision"]
 
@@ -59,15 +59,11 @@ def command_processes() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, OSError) as error:
+        message = loading_process_message(error)
+        if message is None:
             raise
-        signal = re.search(r"killed by signal: ([\w ]*\w)", str(error))
-        what = f"was killed ({signal[1]})" if signal else "has ended"
-        raise UsageError(
-            f"a loading process {what}: -j, --workers; give fewer, or more memory, shared memory too (docker run "
-            "--shm-size)"
-        ) from error
+        raise UsageError(message) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -16,7 +16,7 @@ from timm.data.loader import PrefetchLoader
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sot_base.errors import UsageError
-from sot_base.loading_processes import end_loading_processes_at_exit, leave_signals_to_the_parent
+from sot_base.loading_processes import LoadingContext, obey_the_trainer_alone
 from vision.data.augment import create_train_transform
 from vision.data.dataset import BadImage, Batch, ImageSet, SampleKey
 from vision.data.image_steps import add_steps
@@ -82,8 +82,6 @@ class Loader:
         bad_images: BadImages,
     ) -> None:
         self.dataset, self.sampler, self.device, self.bad_images = dataset, sampler, device, bad_images
-        if workers:
-            end_loading_processes_at_exit()
         self._loader = DataLoader(
             dataset,
             batch_size=batch_size,
@@ -93,7 +91,8 @@ class Loader:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             generator=torch.Generator(),  # not the run's generator
-            worker_init_fn=leave_signals_to_the_parent,
+            multiprocessing_context=LoadingContext() if workers else None,
+            worker_init_fn=obey_the_trainer_alone,
         )
 
     def __len__(self) -> int:

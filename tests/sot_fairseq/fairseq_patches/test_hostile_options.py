@@ -24,7 +24,7 @@ from sot_hf import convert as hf_convert
 from sot_text.formats import checkpoint_file
 from sot_text.formats.fairseq_classifier import read_classifier
 from tests.sot_fairseq.conftest import command, run_train
-from tests.sot_fairseq.hostile_options import added_fields, as_args, expression, fields, with_value
+from tests.sot_fairseq.hostile_options import added_fields, as_args, expression, fields, with_value, without
 from tests.support import REPOSITORY
 
 FAIRSEQ = Path(checkpoint_utils.__file__).parent
@@ -128,6 +128,34 @@ def test_no_field_runs_in_any_way_of_loading(state, form, canary, trained, monke
         record_testsuite_property(f"{form} {name}", count)
     assert sum(counts.values()) > (600 if form == "cfg" else 280)
     assert counts["refused"] > counts["kept"] > 5
+
+
+def test_a_configuration_that_lacks_an_option_is_read_or_refused(state, trained, monkeypatch):
+    path, current, outcomes = trained / "checkpoint_best.pt", {}, []
+    monkeypatch.setattr(checkpoint_file, "read_checkpoint", lambda *_, **__: dict(current))
+    for field in [field for field in fields(state["cfg"]) if len(field) <= 2]:
+        for load in (sot_fairseq.from_pretrained, build_all):
+            current.update(with_configuration(state, "cfg", without(state["cfg"], field)))
+            outcomes.append((field, refusal(load, path)))
+    for section in ("task", "model"):
+        problem = f"no options of the {section} in the checkpoint: {path}; get or save it again"
+        assert outcomes.count(((section,), problem)) == 2
+    assert sum(problem is None for _, problem in outcomes) > len(outcomes) / 2
+    assert not any("\n" in problem for _, problem in outcomes if problem)
+
+
+@pytest.mark.parametrize("name", ["a", "encoder.other", "classification_heads.x", "é", ""])
+def test_a_tensor_of_no_part_of_the_model_is_named(name, state, trained, monkeypatch):
+    more = {**state, "model": {**state["model"], name: torch.ones(2)}}
+    monkeypatch.setattr(checkpoint_file, "read_checkpoint", lambda *_, **__: dict(more))
+    problem = refusal(build_all, trained / "checkpoint_best.pt")
+    if name.startswith("classification_heads"):
+        assert problem is None  # left out with a warning
+    else:
+        assert problem == (
+            f"the checkpoint is of another architecture, 1 tensors differ: {name} [2] -> absent; "
+            "give --arch and the sizes of that checkpoint"
+        )
 
 
 # What fairseq's own command lines do with a file, tried with fields that it evaluates and some of every section.

@@ -1,6 +1,7 @@
 """SIGKILL at any moment: the same command with ``--resume`` goes on by itself and ends as a run that was not killed."""
 
 import shutil
+from collections import defaultdict
 
 import pytest
 
@@ -43,14 +44,28 @@ def shapes(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", LENGTH, indirect=True)
-def test_a_killed_run_goes_on(start):
+def test_a_killed_run_goes_on(kills, start):
     run, folder = start
     moments = in_a_process(run, folder)
     expected = contents(folder)
-    last_of_each = {moment: index for index, moment in enumerate(moments)}
-    assert {name for _, name in last_of_each} >= {"last.pth.tar", "model_best.pth.tar", "options.yaml", "summary.csv"}
-    for index in last_of_each.values():
-        shutil.rmtree(folder)
-        assert in_a_process(run, folder, kill_at=index) is None
-        run("--resume")
-        assert_same_run(folder, expected)
+    indices = defaultdict(list)
+    for index, moment in enumerate(moments):
+        indices[moment].append(index)
+    assert {name for _, name in indices} >= {"last.pth.tar", "model_best.pth.tar", "options.yaml", "summary.csv"}
+    count = 0
+    for moment, places in indices.items():
+        chosen = evenly(places, kills or 1)
+        for index in chosen:
+            shutil.rmtree(folder)
+            assert in_a_process(run, folder, kill_at=index) is None
+            run("--resume")
+            assert_same_run(folder, expected)
+        print(*moment, f"{len(chosen)} of {len(places)} moments killed, resumed and equal")
+        count += len(chosen)
+    print(f"{count} kills")
+
+
+def evenly(items, count):
+    """At most so many of a list, the last among them."""
+    count = min(count, len(items))
+    return [items[(number + 1) * len(items) // count - 1] for number in range(count)]
