@@ -211,7 +211,19 @@ _VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "hvt_small_4": ("HVT-S-4: 12 blocks of 6 heads, four poolings.", {"pool_block_width": 3}),
     "scale_hvt_tiny_4": ("Scale HVT-Ti-4: HVT-Ti-4 widened to 6 heads, which is HVT-S-4.", {"pool_block_width": 3}),
 }
-default_cfgs = generate_default_cfgs({f"{name}.untrained": _CFG for name in _VARIANTS})
+_ADDRESS = "https://github.com/zhuang-group/HVT/releases/download/"
+_RELEASED = {
+    "hvt_tiny_1": "v1.0/hvt_ti_1.pth",
+    "hvt_small_0": "v1.0/hvt_s_0.pth",
+    "hvt_small_1": "v1.1/hvt_s_1.pth",
+    "hvt_small_2": "v1.0/hvt_s_2.pth",
+    "hvt_small_3": "v1.0/hvt_s_3.pth",
+    "scale_hvt_tiny_4": "v1.0/scale_hvt_ti_4.pth",
+}
+default_cfgs = generate_default_cfgs(
+    {f"{name}.untrained": _CFG for name in _VARIANTS if name not in _RELEASED}
+    | {f"{name}.in1k": {**_CFG, "url": _ADDRESS + file} for name, file in _RELEASED.items()}
+)
 
 
 def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
