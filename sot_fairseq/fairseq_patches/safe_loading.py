@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.dataclass.utils import overwrite_args_by_name
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
@@ -71,6 +72,8 @@ def read_checked_checkpoint(path: str | os.PathLike[str], to_build: bool = False
     check_configuration(state, where)
     if to_build:
         for name in ("task", "model", "criterion"):
+            if name == "criterion" and state.get("args") is None and name not in (state.get("cfg") or {}):
+                continue  # as in conversions; fairseq-validate alone needs one, see `upgrade`
             options = _section(state, name, where)
             if name != "model" and state.get("args") is None and not options.get("_name"):
                 raise UsageError(f"no name of the {name} in the checkpoint: {where}; get or save it again")
@@ -124,7 +127,10 @@ def upgrade(state: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
         if state.get("args") is not None:
             vars(state["args"]).update(overrides)
         if state.get("cfg") is not None:
-            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+            config = dict(state["cfg"])
+            if "criterion" not in config and config["task"]["_name"] in CRITERION_REGISTRY:
+                config["criterion"] = {"_name": config["task"]["_name"]}  # with its defaults
+            state["cfg"] = OmegaConf.create(config, flags={"allow_objects": True})
             overwrite_args_by_name(state["cfg"], overrides)
         upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     except UsageError:
