@@ -170,7 +170,7 @@ def dry_run(command, capsys):
 def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     monkeypatch.chdir(imagenet)
     found = [command for command in commands(VISION) if "imagenet" in command]
-    assert len(found) == 10
+    assert len(found) == 11
     for command in found:
         out = dry_run(command, capsys)
         if "-b 1024" in command:
