@@ -30,6 +30,8 @@ __all__ = [
     "finished_trainings",
     "gather",
     "read_reported",
+    "read_run",
+    "read_saved",
     "show_results",
     "summarize",
     "table",

@@ -25,7 +25,7 @@ from sot_base.download.unpack import unpack
 from sot_base.safe_checkpoint import read_checkpoint
 from sot_base.small_files import read_json, read_yaml
 from sot_core import HeadConfig
-from sot_fairseq import convert, prepare, results, sweep
+from sot_fairseq import convert, sweep
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.prediction.read_input import read_lines, read_task_file
 from sot_fairseq.pretrained.arch_args import fairseq_arch_args
@@ -35,11 +35,13 @@ from sot_hf.checkpoints import check_whole
 from sot_hf.convert import convert as convert_between_sides
 from sot_hf.fairseq_tokenizer import save_roberta_files
 from sot_hf.load_config import load_config
+from sot_text import results_table
 from sot_text.formats.dictionary import read_dictionary
 from sot_text.formats.fairseq_classifier import read_classifier
 from sot_text.formats.tokenizer_json import read_word_pieces
 from sot_text.formats.wordpiece import read_settings, read_vocab
 from sot_text.glue import get_task
+from sot_text.run_folder import check_same_run
 from sot_text.tsv import read_tsv
 from tests.fuzz.engine import Reader
 from tests.fuzz.mutate import damage_bytes, damage_checkpoint, damage_json, damage_lines
@@ -213,8 +215,8 @@ def _run_file(folder: Path) -> list[Path]:
 
 def _read_run_file(folder: Path) -> None:
     old = {"task": "CoLA", "encoder": "minilm", "words": ["--lr", "1"], "data": {"a": "b"}}
-    prepare._check_same_run(folder, old)
-    read_json(folder / "run.json", results._Run)
+    check_same_run(folder, old, "checkpoint_best.pt")
+    results_table.read_run(folder)
 
 
 def _sweep(folder: Path) -> list[Path]:
@@ -383,7 +385,7 @@ TEXT_READERS = (
     Reader("dict.txt", _gpt2("dict.txt"), lambda f: read_dictionary(f / "dict.txt"), damage_lines),
     Reader("sentencepiece", _sentencepiece, _encode, damage_bytes),
     Reader("token-state cache", _cache, _open_cache, _damage_any),
-    Reader("results.json", _results, lambda f: results.table({"run": results.read_saved(f)}), damage_json),
+    Reader("results.json", _results, lambda f: results_table.table({"run": results_table.read_saved(f)}), damage_json),
     Reader("run.json", _run_file, _read_run_file, damage_json),
     Reader("sweep.json and result.json", _sweep, _read_sweep, damage_json),
     Reader("head's dictionary", _head, _read_head, damage_json, (ValueError,)),
