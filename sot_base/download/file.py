@@ -44,7 +44,7 @@ class RemoteFile:
 
     Args:
         url: Its https address.
-        sha256: Its published checksum; None where none is known.
+        sha256: Its published checksum, or the first digits of it; None where none is known.
         size: Its published size in bytes.
         terms: The licence, or where it is found; said before the download.
     """
@@ -145,7 +145,7 @@ def _is_there(remote: RemoteFile, target: Path) -> bool:
         return False
     wrong = _what_is_wrong(target, remote.sha256, remote.size)
     if wrong:
-        raise _mistake(f"not the published file ({wrong}): {target}; remove it, or download it with --force")
+        raise _mistake(f"not the published file ({wrong}): {target}; remove it to download it again")
     return True
 
 
@@ -170,7 +170,7 @@ def _what_is_wrong(path: Path, sha256: str | None, size: int | None) -> str | No
     length = path.stat().st_size
     if size is not None and length != size:
         return f"size expected {size}, got {length}"
-    if sha256 is not None and (found := sha256_of(path)) != sha256:
+    if sha256 is not None and not (found := sha256_of(path)).startswith(sha256):
         return f"sha256 expected {sha256}, got {found}"
     return None
 

@@ -116,13 +116,22 @@ def imagenet(tmp_path_factory):
     return root
 
 
+def cached(folder, name):
+    """Where a released LV-ViT would lie after its download."""
+    path = folder / "cache/vision/github.com/zihangJiang/TokenLabeling/releases/download" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def test_commands_of_the_own_folder(folder, monkeypatch, capsys):
     """In their order, for the later ones read what the first ones write; training is cut to one update."""
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("SOT_CACHE", str(folder / "cache"))
+    save_published("lvvit_s_384", cached(folder, "1.0/lvvit_s-26M-384-84.4.pth.tar"))
     found = [command for command in commands(VISION) if "flowers" in command]
-    assert len(found) == 12
+    assert len(found) == 13
     for command in found:
-        dry = "resnet" in command or "torchrun" in command or "--initial-checkpoint" in command
+        dry = any(part in command for part in ("resnet", "torchrun", "--initial-checkpoint", "--pretrained"))
         short = ["--max-steps", "1", "--device", "cpu", "-j", "0"]
         more = {"train": ["--dry-run", *short[2:]] if dry else short, "check_data": ["-j", "0"]}
         assert not run(command, *more.get(COMMAND.match(command)[1], ["--device", "cpu", "-j", "0"])), command
@@ -169,6 +178,9 @@ def dry_run(command, capsys):
 
 def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     monkeypatch.chdir(imagenet)
+    monkeypatch.setenv("SOT_CACHE", str(imagenet / "cache"))
+    released = "lvvit_s-26M-224-83.3.pth.tar"
+    shutil.copy(imagenet / released, cached(imagenet, f"1.0/{released}"))
     found = [command for command in commands(VISION) if "imagenet" in command]
     assert len(found) == 11
     for command in found:

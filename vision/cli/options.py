@@ -194,7 +194,7 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
     add("--checkpoint", "--eval-checkpoint", "--eval_checkpoint", help="checkpoint file")
     add("--weights", choices=("auto", "ema", "raw"), default="auto", help="averaged or raw weights")
-    add("--pretrained", action="store_true", help="timm's weights instead of a checkpoint")
+    add("--pretrained", action="store_true", help="released weights or timm's instead of a checkpoint")
     add("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments, for checkpoints from elsewhere")
     add("--num-classes", type=positive_int, help="outputs; default: the checkpoint's")
     parser.set_defaults(drop=None, drop_path=None)

@@ -34,7 +34,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--num-classes", type=positive_int, help="outputs; default: the data's classes")
     add("--drop", type=fraction, help="the model's dropout")
     add("--drop-path", type=fraction, help="stochastic depth")
-    add("--pretrained", action="store_true", help="start from timm's weights")
+    add("--pretrained", action="store_true", help="start from released weights or timm's")
     add("--initial-checkpoint", "--finetune", help="start from a checkpoint; classes and image size may differ")
     add("--freeze-backbone", action="store_true", help="train the head alone; the backbone stays in evaluation mode")
     add("--head-lr-scale", type=non_negative, default=1.0, help="the head's learning rate as a multiple of --lr")

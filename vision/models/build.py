@@ -74,10 +74,10 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
 
     Args:
         recipe: Name, number of classes, arguments and fields of the head.
-        pretrained: Start from timm's weights.
+        pretrained: Start from the released weights of this package's models and timm's.
 
     Raises:
-        UsageError: with the model's own words, if it refuses its arguments or its weights cannot be downloaded.
+        UsageError: with the model's own words, if it refuses its arguments, or its weights cannot be downloaded.
     """
     name, head, kwargs = recipe["name"], recipe["head"], dict(recipe["kwargs"])
     has_head = timm.model_entrypoint(name).__module__.startswith("vision.models.")
@@ -94,6 +94,8 @@ def build_model(recipe: Mapping[str, Any], pretrained: bool = False) -> nn.Modul
         if channels == 1:
             _expect_grey_images(model)
         return model if has_head or not head else attach_head(model, head, **dense)
+    except UsageError:
+        raise
     except OSError as error:
         raise UsageError(
             f"cannot get timm's weights of {name}: {_one_line(error)}; check the connection, or give a file of them as "

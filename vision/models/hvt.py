@@ -213,7 +213,7 @@ class HVT(HeadMixin, VisionTransformer):
         return result[0], [as_map(y) for y in result[1]]
 
 
-_CFG = model_cfg(crop_pct=0.875, first_conv="patch_embed.proj")
+_CFG = model_cfg(crop_pct=0.875, first_conv="patch_embed.proj", classifier="head.word_fc")
 _VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "hvt": (
         "HVT of any scaling: ``input_size``, ``patch_size``, ``num_heads``, ``head_dim``, ``num_blocks``, ``pool_*``, "
@@ -228,7 +228,19 @@ _VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "hvt_small_4": ("HVT-S-4: 12 blocks of 6 heads, four poolings.", {"pool_block_width": 3}),
     "scale_hvt_tiny_4": ("Scale HVT-Ti-4: HVT-Ti-4 widened to 6 heads, which is HVT-S-4.", {"pool_block_width": 3}),
 }
-default_cfgs = generate_default_cfgs({f"{name}.untrained": _CFG for name in _VARIANTS})
+_ADDRESS = "https://github.com/zhuang-group/HVT/releases/download/"
+_RELEASED = {
+    "hvt_tiny_1": "v1.0/hvt_ti_1.pth",
+    "hvt_small_0": "v1.0/hvt_s_0.pth",
+    "hvt_small_1": "v1.1/hvt_s_1.pth",
+    "hvt_small_2": "v1.0/hvt_s_2.pth",
+    "hvt_small_3": "v1.0/hvt_s_3.pth",
+    "scale_hvt_tiny_4": "v1.0/scale_hvt_ti_4.pth",
+}
+default_cfgs = generate_default_cfgs(
+    {f"{name}.untrained": _CFG for name in _VARIANTS if name not in _RELEASED}
+    | {f"{name}.in1k": {**_CFG, "url": _ADDRESS + file} for name, file in _RELEASED.items()}
+)
 
 
 def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
@@ -241,7 +253,11 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
     if kwargs.get("class_token") and all(kwargs.get(name) is None for name in ("head_pooling", "head_config")):
         head["fusion"] = "cls"  # the classifier of the comparison; a pooling asks for the words too
     fields, kwargs = split_head_options(kwargs, **head)
-    return create_with_head(HVT, variant, pretrained, fields, **kwargs)
+    model = create_with_head(HVT, variant, pretrained, fields, **kwargs)
+    if isinstance(model, HVT) and model.cls_token is not None:
+        layers = tuple(f"head.{name}" for name, _ in model.head.named_children() if name.endswith("_fc"))
+        model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "classifier": layers}
+    return model
 
 
 for _name, (_title, _sizes) in _VARIANTS.items():

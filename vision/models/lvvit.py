@@ -141,16 +141,40 @@ _IMG_SIZES = {
 }
 
 
-def _cfg(name: str, size: int) -> dict[str, Any]:
-    return model_cfg(
-        input_size=(3, size, size),
-        crop_pct=0.9 if name.startswith(("lvvit_t", "lvvit_s")) else 1.0,
-        first_conv="patch_embed.proj.conv1",
-        classifier=("head.cls_fc", "head.dense_fc"),
-    )
+_ADDRESS = "https://github.com/zihangJiang/TokenLabeling/releases/download/"
+_RELEASED = {
+    "lvvit_t": {224: "v0.2.0/lvvit_t.pth"},
+    "lvvit_s": {224: "1.0/lvvit_s-26M-224-83.3.pth.tar", 384: "1.0/lvvit_s-26M-384-84.4.pth.tar"},
+    "lvvit_m": {
+        224: "1.0/lvvit_m-56M-224-84.0.pth.tar",
+        384: "1.0/lvvit_m-56M-384-85.4.pth.tar",
+        448: "1.1/lvvit_m-56M-448-85.5.pth.tar",
+    },
+    "lvvit_l": {448: "1.0/lvvit_l-150M-448-86.2.pth.tar", 512: "1.0/lvvit_l-150M-512-86.4.pth.tar"},
+}
 
 
-default_cfgs = generate_default_cfgs({f"{name}.untrained": _cfg(name, size) for name, size in _IMG_SIZES.items()})
+def _cfgs(name: str, size: int) -> dict[str, dict[str, Any]]:
+    """The descriptions of a model: of its own image size, the default; without a size in its name, of all released."""
+    base = name.removesuffix(f"_{size}")
+    released = _RELEASED[base]
+    sizes = (*sorted(released.keys() - {size}), size) if name == base else (size,)
+    cfgs = {}
+    for each in sizes:
+        tag = f"in1k_{each}" if each in released else "untrained"
+        cfgs[f"{name}.{tag}{'*' * (each == size)}"] = model_cfg(
+            url=_ADDRESS + released[each] if each in released else None,
+            input_size=(3, each, each),
+            crop_pct=0.9 if base in ("lvvit_t", "lvvit_s") else 1.0,
+            first_conv="patch_embed.proj.conv1",
+            classifier=("head.cls_fc", "head.dense_fc"),
+        )
+    return cfgs
+
+
+default_cfgs = generate_default_cfgs(
+    {key: cfg for name, size in _IMG_SIZES.items() for key, cfg in _cfgs(name, size).items()}
+)
 
 
 def _create_lvvit(variant: str, pretrained: bool, **kwargs: Any) -> LVViT:

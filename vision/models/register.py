@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import build_model_with_cfg, register_model
+from timm.models import PretrainedCfg, build_model_with_cfg, load_pretrained, register_model, resolve_pretrained_cfg
 
 from vision.models.head_mixin import HeadMixin
-from vision.models.weights.load import checkpoint_filter_fn
+from vision.models.weights.load import checkpoint_filter_fn, read_state_dict
+from vision.models.weights.released import find_weights
 
 __all__ = ["create_with_head", "model_cfg", "register_variant"]
 
@@ -48,14 +51,24 @@ def create_with_head(
     Args:
         model_class: Its class.
         variant: Its name.
-        pretrained: Whether to load the weights that ``pretrained_cfg_overlay`` names.
+        pretrained: Whether to load the released weights, or those that ``pretrained_cfg_overlay`` names. Classifiers
+            of other classes and other heads are re-initialised.
         head: Fields of `HeadConfig`.
         features: timm's ``feature_cfg``, for ``features_only``.
         **kwargs: The arguments of the class and of timm's builder.
+
+    Raises:
+        UsageError: If there are no weights, or they cannot be downloaded or read.
     """
+    build: Callable[..., Model] = model_class
+    if pretrained:
+        config = resolve_pretrained_cfg(variant, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
+        path = find_weights(variant, config, kwargs.get("cache_dir"))
+        if path is not None:  # timm would download and read it itself
+            build, pretrained = partial(_build_and_load, model_class, path, config), False
     features = {**features, "out_indices": kwargs.pop("out_indices", features["out_indices"])}
     return build_model_with_cfg(
-        model_class,
+        build,
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
@@ -63,6 +76,14 @@ def create_with_head(
         head=head,
         **kwargs,
     )
+
+
+def _build_and_load(model_class: type[Model], path: Path, config: PretrainedCfg, **kwargs: Any) -> Model:
+    """Build a model and load a file of weights, with timm's changes for other classes and channels."""
+    model = model_class(**kwargs)
+    source = {**config.to_dict(), "state_dict": read_state_dict(path)}
+    load_pretrained(model, source, model.num_classes, kwargs.get("in_chans", 3), checkpoint_filter_fn)
+    return model
 
 
 def register_variant(module: str, name: str, create: Callable[..., Model], title: str, **fixed: Any) -> None:

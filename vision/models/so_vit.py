@@ -23,7 +23,15 @@ _VARIANTS: dict[int, tuple[dict[str, Any], tuple[int, int]]] = {  # of each dept
     14: ({"embed_dim": 384, "num_heads": 6, "mlp_ratio": 3.0}, (48, 64)),
     19: ({"embed_dim": 448, "num_heads": 7, "mlp_ratio": 3.0}, (48, 96)),
 }
-default_cfgs = generate_default_cfgs({f"so_vit_{depth}.untrained": model_cfg(crop_pct=0.875) for depth in _VARIANTS})
+_PAGES = {  # of the released weights: large files that the host lets one download after a confirmation
+    7: "https://drive.google.com/file/d/1-MTuAbQ-T6skfqHEYrhb9BmitG1iu5SY/view?usp=sharing",
+    10: "https://drive.google.com/file/d/1biRaP_m8NR48buFEQQwCRQphR_Nz5Sjw/view?usp=sharing",
+    14: "https://drive.google.com/file/d/1A85Rlnaaya9GEpraaEKJsSaGsdqHU5YO/view?usp=sharing",
+    19: "https://drive.google.com/file/d/1Jv2lYVzJ5lY909MHYP3YORhAVsKxUAC9/view?usp=sharing",
+}
+default_cfgs = generate_default_cfgs(
+    {f"so_vit_{depth}.in1k": model_cfg(crop_pct=0.875, origin_url=_PAGES[depth]) for depth in _VARIANTS}
+)
 
 for _depth, (_blocks, (_q, _k)) in _VARIANTS.items():
     _head = {"num_heads": 1, "projection": "batch_norm_relu", "q_dim": _q, "k_dim": _k}

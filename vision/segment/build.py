@@ -46,7 +46,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
         )
     for key in _OWN_KWARGS & whole["kwargs"].keys():
         raise UsageError(f"--model-kwargs {key}: segmentation sets it; leave it out, see --crop-size")
-    whole["kwargs"] = {"drop_path_rate": DROP_PATH.get(name, 0.1), **whole["kwargs"]}
+    whole["kwargs"] = {"drop_path_rate": DROP_PATH.get(name.split(".")[0], 0.1), **whole["kwargs"]}
     width = whole["kwargs"].get("embed_dim", plain_width)
     whole.setdefault("decoder_channels", 512 if isinstance(width, int) and width >= 768 else 256)
     whole.setdefault("aux_channels", whole["decoder_channels"])

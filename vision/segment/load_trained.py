@@ -13,11 +13,12 @@ from sot_base.errors import UsageError
 from vision.cli.device import mixed_precision
 from vision.models.weights.load import load_state, read_state_dict
 from vision.models.weights.read import read_checkpoint
+from vision.models.weights.released import download_weights
 from vision.models.weights.saved import require_its_size
 from vision.segment.build import build_segmenter, complete_recipe
 from vision.segment.inference import Inference, inference_options
 from vision.segment.labels import ADE20K, LabelRules
-from vision.segment.mmseg_names import MMSEG_CROP, MMSEG_KWARGS, is_mmseg, mmseg_recipe
+from vision.segment.mmseg_names import MMSEG_CROP, MMSEG_KWARGS, MMSEG_WEIGHTS, is_mmseg, mmseg_recipe
 from vision.segment.model import UperNet
 from vision.segment.weights import load_mmseg
 
@@ -47,19 +48,26 @@ class Segmenter:
     options: Mapping[str, Any]
 
 
-def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[str, Any] | None = None) -> Segmenter:
+def load_segmenter(
+    path: str | None, name: str | None = None, kwargs: Mapping[str, Any] | None = None, pretrained: bool = False
+) -> Segmenter:
     """Load a checkpoint of vision/segment/train.py, or mmsegmentation's UperNet on LV-ViT.
 
     Args:
         path: The file.
         name: Name of the backbone, for mmsegmentation's.
         kwargs: The backbone's arguments, for mmsegmentation's.
+        pretrained: Download mmsegmentation's released UperNet on this backbone, instead of a file.
 
     Raises:
-        UsageError: if the file is missing, damaged, or does not fit in full.
+        UsageError: if the file is missing, cannot be downloaded, is damaged, or does not fit in full.
     """
+    if pretrained:
+        if path is not None:
+            raise UsageError(f"both say the weights: --checkpoint {path} and --pretrained; give one")
+        path = _download_released(name)
     if path is None:
-        raise UsageError("no weights: give --checkpoint PATH")
+        raise UsageError("no weights: give --checkpoint PATH, or --model NAME --pretrained for a released UperNet")
     checkpoint = read_checkpoint(path)
     if {"segmenter", "data", "options"} <= checkpoint.keys():
         recipe, data = checkpoint["segmenter"], checkpoint["data"]
@@ -94,6 +102,15 @@ def load_segmenter(path: str | None, name: str | None = None, kwargs: Mapping[st
     names = (checkpoint.get("meta") or {}).get("CLASSES")
     rules = LabelRules(recipe["num_classes"], **ADE20K)
     return Segmenter(model, recipe, rules, images, MMSEG_CROP, None if names is None else list(names), {})
+
+
+def _download_released(name: str | None) -> str:
+    if name not in MMSEG_WEIGHTS:
+        known = ", ".join(MMSEG_WEIGHTS)
+        raise UsageError(
+            f"no released UperNet: --model {name} --pretrained; give --model, one of {known}, or --checkpoint"
+        )
+    return str(download_weights(MMSEG_WEIGHTS[name]))
 
 
 def as_trained(args: Any, trained: Segmenter, device: torch.device) -> Inference:

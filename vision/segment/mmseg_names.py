@@ -12,10 +12,12 @@ from torch import Tensor
 from sot_base.errors import UsageError
 from vision.models.weights.fit import square_grid
 
-__all__ = ["MMSEG_CROP", "MMSEG_KWARGS", "from_mmseg", "is_mmseg", "mmseg_recipe"]
+__all__ = ["MMSEG_CROP", "MMSEG_KWARGS", "MMSEG_WEIGHTS", "from_mmseg", "is_mmseg", "mmseg_recipe"]
 
 MMSEG_CROP = 512  # of every published model, including LV-ViT-L, whose position embedding is for 448
 MMSEG_KWARGS = {"lvvit_l": {"skip_lam": 1.0}}  # the configuration of LV-ViT-L has no skip_lam, and its default is 1
+_ADDRESS = "https://github.com/zihangJiang/TokenLabeling/releases/download/v1.1-seg/"
+MMSEG_WEIGHTS = {f"lvvit_{size}": f"{_ADDRESS}upernet_lvvit_{size}.pth" for size in "sml"}
 _LAYER = {"conv": "0", "bn": "1"}
 _RULES = (  # mmsegmentation -> here; {layer} is the 0 or 1 that `_LAYER` has for conv or bn
     (r"backbone\.side_layer(?P<n>[1-4])\.", lambda m: f"encoder.neck.layers.{int(m['n']) - 1}."),

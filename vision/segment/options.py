@@ -105,7 +105,8 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     """Which model to evaluate."""
     add = parser.add_argument_group("model").add_argument
     add("--checkpoint", help="checkpoint of vision/segment/train.py or of mmsegmentation")
-    add("--model", help="the backbone, for a checkpoint of mmsegmentation")
+    add("--pretrained", action="store_true", help="mmsegmentation's released UperNet on --model, instead of a file")
+    add("--model", help="the backbone, for a checkpoint of mmsegmentation or --pretrained")
     add("--model-kwargs", nargs="*", default={}, action=KeyValues, help="its arguments")
 
 
@@ -119,7 +120,7 @@ def train_parser() -> Parser:
     add_model_options(parser)
     add = parser.add_argument_group("start").add_argument
     add("--backbone-checkpoint", help="weights of a classifier: vision/train.py's, timm's or published")
-    add("--pretrained", action="store_true", help="the backbone starts from timm's weights")
+    add("--pretrained", action="store_true", help="the backbone starts from its released weights or timm's")
     add("--initial-checkpoint", help="weights of UperNet: vision/segment/train.py's or mmsegmentation's")
     _add_augmentation_options(parser)
     _add_optimisation_options(parser)

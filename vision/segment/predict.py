@@ -108,7 +108,7 @@ def predict(args: Namespace) -> list[Path]:
         raise UsageError("nowhere to write: give --output FOLDER")
     found = name_results(args.images)
     plan = plan_results(found, args.output, ("", "_color", "_overlay") if args.overlay else ("", "_color"))
-    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
+    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs, args.pretrained)
     count, rules = trained.rules.num_classes, trained.rules
     colors = _colors(args.palette, count, int(rules.to_values(np.array(0))))
     inference = as_trained(args, trained, device)

@@ -144,7 +144,9 @@ class SegmentSession(Session):
             raise UsageError(f"{' and '.join(given)} each give the backbone's weights; give one")
         if args.pretrained:
             unused = load_pretrained(model, self.recipe)
-            _logger.info(f"backbone from timm's weights of {args.model}; ignored: {', '.join(unused) or 'nothing'}")
+            _logger.info(
+                f"backbone from the released weights of {args.model}; ignored: {', '.join(unused) or 'nothing'}"
+            )
         if args.backbone_checkpoint:
             unused = load_backbone(model, args.backbone_checkpoint)
             _logger.info(f"backbone from {args.backbone_checkpoint}; ignored: {', '.join(unused) or 'nothing'}")

@@ -72,7 +72,7 @@ def validate(args: Namespace) -> dict[str, Any]:
     device = init_device(args)
     if args.data_dir is None:
         raise UsageError("no data: DIR; give the folder that has images/ and annotations/")
-    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs)
+    trained = load_segmenter(args.checkpoint, args.model, args.model_kwargs, args.pretrained)
     inference = as_trained(args, trained, device)
     dataset = PairSet(PairSource(args.data_dir, args.val_split, args.max_pixels), trained.rules)
     bad_images = BadImages(args.bad_images)

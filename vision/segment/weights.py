@@ -60,7 +60,7 @@ def load_backbone(model: UperNet, path: str) -> list[str]:
 
 
 def load_pretrained(model: UperNet, recipe: Mapping[str, Any]) -> list[str]:
-    """Load timm's weights of the classifier into the backbone, as `load_backbone`.
+    """Load the released weights of the classifier into the backbone, as `load_backbone`.
 
     Args:
         model: The model of the recipe.

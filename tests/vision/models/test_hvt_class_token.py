@@ -42,6 +42,7 @@ def test_a_pooling_leaves_it_as_it_is():
 def test_the_head_reads_it_alone():
     model, x = build(class_token=True), torch.randn(2, 3, 64, 64)
     assert model.head.config.fusion == "cls"
+    assert model.pretrained_cfg["classifier"] == ("head.cls_fc",)
     tokens = model.forward_features(x)
     torch.testing.assert_close(model(x), model.head.cls_fc(tokens[:, 0]))
     tokens[:, 1:] = torch.nan

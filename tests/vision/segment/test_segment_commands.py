@@ -172,7 +172,9 @@ def test_first_weights(shapes, train, trained, tmp_path):
 
 
 def test_pretrained_weights_that_do_not_exist(shapes, train):
-    with pytest.raises(UsageError, match=r"cannot build the model lvvit_t: No pretrained weights exist"):
+    with pytest.raises(UsageError, match=r"^no released weights: sot_tiny; give the file of weights as"):
+        train(shapes, "--model", "sot_tiny", "--model-kwargs", "depth=4", "--pretrained")
+    with pytest.raises(UsageError, match=r"^not downloaded, SOT_OFFLINE is set: \S+/lvvit_t\.pth; "):
         train(shapes, "--pretrained")
 
 

@@ -42,23 +42,34 @@ def folder(tmp_path, monkeypatch):
     for name in ("lvvit_s-26M-384-84.4.pth.tar", "lvvit_m-56M-384-85.4.pth.tar"):
         torch.save({"state_dict": state}, name)
     torch.save({"state_dict": mmseg_state()}, "upernet_lvvit_s.pth")
+    monkeypatch.setenv("SOT_CACHE", str(tmp_path / "cache"))
+    cached = tmp_path / "cache/vision/github.com/zihangJiang/TokenLabeling/releases/download/v1.1-seg"
+    cached.mkdir(parents=True)
+    torch.save({"state_dict": mmseg_state()}, cached / "upernet_lvvit_s.pth")
     return tmp_path
 
 
 def test_commands(folder, capsys):
     found = commands()
-    assert len(found) == 10
+    assert len(found) == 11
     for command in found:
         program, words = COMMAND.match(command).groups()
         more = DEVICE if program in ("train", "validate") else DEVICE[:2] if program == "predict" else ()
         if program == "train":
             classes = ["--num-classes", "5" if "--no-reduce-zero-label" in words else "4"]
             more = [*MODEL, *classes, *DEVICE, "-b", "2", "--steps", "1"]
-        elif "upernet" in words:
-            more = [*MODEL[:7], *DEVICE, "--crop-size", "64", "--short-side", "64"]
+        elif "upernet" in words or "--pretrained" in words:
+            more = [
+                *(MODEL[2:7] if "--pretrained" in words else MODEL[:7]),
+                *DEVICE,
+                "--crop-size",
+                "64",
+                "--short-side",
+                "64",
+            ]
         assert not PROGRAMS[program].main([*shlex.split(words), *more]), command
     out = capsys.readouterr().out
-    assert out.count("mIoU") == 3 + 4
+    assert out.count("mIoU") == 3 + 5
     printed = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     for name in ("lvvit_s", "lvvit_m", "lvvit_l", "sot_small"):
         row = re.search(rf"^\| `{name}` \|(.*)\|$", TEXT, flags=re.MULTILINE)[1]
@@ -72,7 +83,7 @@ def test_every_option_is_documented():
     table = TEXT[TEXT.index("## Options") :].splitlines()
     for letter, parser in parsers.items():
         for action in parser._actions:
-            if isinstance(action, argparse._HelpAction):
+            if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
                 continue
             for flag in action.option_strings:
                 if not re.match("--no-(native|apex)", flag):

@@ -173,14 +173,19 @@ def load_published_checkpoint(
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """What timm applies to the weights of ``create_model(..., pretrained=True)``: names and position grid."""
+    """What timm applies to the weights of ``create_model(..., pretrained=True)``: names, position grid and head.
+
+    Tensors of the head that do not fit keep their initial values, and one warning names them.
+    """
     if is_published(state_dict, model.published_family):
         _use_published_form(model, state_dict)
         state_dict = convert_published(state_dict, model.published_family)
-    fresh = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("head.dense_fc.")}
-    if fresh.keys() - state_dict.keys():
-        _logger.warning(f"the checkpoint has no classifier of patches: {', '.join(fresh)} are re-initialised")
-    return resample_positions(model, {**fresh, **state_dict})
+    head = {name: tensor for name, tensor in model.state_dict().items() if name.startswith("head.")}
+    fresh = {name: own for name, own in head.items() if name not in state_dict or state_dict[name].shape != own.shape}
+    if fresh:
+        _logger.warning(f"the checkpoint's head does not fit the model: {', '.join(fresh)} are re-initialised")
+    kept = {name: tensor for name, tensor in state_dict.items() if name in head or not name.startswith("head.")}
+    return resample_positions(model, {**kept, **fresh})
 
 
 def _use_published_form(model: HeadMixin, state_dict: Mapping[str, Tensor]) -> None:
