@@ -1,10 +1,12 @@
 """Small images in folders, and the command lines run inside the test's process."""
 
 import csv
+from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 CLASSES = ("cat", "dog", "owl")
@@ -75,6 +77,11 @@ def rows(folder):
     """The epochs in a run's log."""
     with (folder / "summary.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def printed_options(text):
+    """The options and facts that a dry run printed, None for those that it did not."""
+    return defaultdict(lambda: None, yaml.safe_load(text[: text.rindex("loss of the first ")]))
 
 
 def assert_same_state(first, second):

@@ -13,7 +13,7 @@ import torch
 
 from sot_core import Classifier, OnlyVisualTokensClassifier
 from tests.support import REPOSITORY, need_shared
-from tests.vision.conftest import make_image, make_split
+from tests.vision.conftest import make_image, make_split, printed_options
 from tests.vision.data.test_sources import cifar_files
 from tests.vision.golden import golden_model
 from tests.vision.models.test_hvt import published_names as hvt_names
@@ -186,9 +186,8 @@ def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     for command in found:
         out = dry_run(command, capsys)
         if "-b 1024" in command:
-            assert "\ntrain_recipe: sot_tiny\n" in out
-            assert "\nbatch_size: 1024\n" in out
-            assert "\nlr: 0.001\n" in out
+            options = printed_options(out)
+            assert (options["train_recipe"], options["batch_size"], options["lr"]) == ("sot_tiny", 1024, 0.001)
 
 
 COMMANDS = [new for _, new in rows(MIGRATION) if COMMAND.match(new)]
@@ -198,7 +197,7 @@ COMMANDS = [new for _, new in rows(MIGRATION) if COMMAND.match(new)]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_rows_of_the_migration(imagenet, monkeypatch, capsys, command):
     monkeypatch.chdir(imagenet)
-    out = dry_run(command, capsys)
+    options = printed_options(dry_run(command, capsys))
     for option, name in (
         ("-b", "batch_size"),
         ("--b", "batch_size"),
@@ -213,8 +212,8 @@ def test_rows_of_the_migration(imagenet, monkeypatch, capsys, command):
     ):
         given = re.search(rf" {option} (\S+)", command)
         if given:
-            assert float(re.search(rf"^{name}: (\S+)$", out, re.MULTILINE)[1]) == float(given[1])
-    assert re.search(r"^amp: true$", out, re.MULTILINE) or "amp" not in command
+            assert options[name] == float(given[1])
+    assert options["amp"] or "amp" not in command
     assert list(imagenet.glob("out")) == []
 
 

@@ -2,9 +2,6 @@
 
 import json
 import logging
-import re
-import shlex
-import shutil
 from fnmatch import fnmatchcase
 
 import pytest
@@ -14,15 +11,14 @@ import yaml
 from sot_base.errors import UsageError
 from tests.support import GOLDEN, need_shared
 from tests.vision import published_recipes as facts
-from tests.vision.conftest import load, make_split
+from tests.vision.conftest import load, make_split, printed_options
 from tests.vision.data.test_sources import cifar_files
-from tests.vision.test_docs import MIGRATION, rows, save_label_maps, save_published
+from tests.vision.test_docs import save_label_maps, save_published
 from vision import train, validate
 from vision.cli.config_file import CONFIG_FOLDER, parse_args, read_yaml
 from vision.cli.hvt_files import HVT_SIZES
 from vision.cli.recipes import find_recipe
 from vision.cli.train_options import train_parser
-from vision.models.names import PUBLISHED_NAMES
 from vision.predict import predict_parser
 from vision.validate import validate_parser
 
@@ -160,6 +156,25 @@ def test_the_log_says_so_and_how_to_train_without(folder, monkeypatch, caplog):
         assert all("recipe sot_tiny" in line and "--recipe none" in line for line in lines)
 
 
+def test_a_dry_run_says_what_the_recipe_has(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    words = ["DIR", "--model", "SoT_Tiny", "--dry-run", *TINY, "--lr", "2e-3", "--no-model-ema", "--mixup", "0.8"]
+    train.main(words)
+    out = capsys.readouterr().out
+    noted = [line for line in out.splitlines() if "#" in line]
+    assert len({line.index("#") for line in noted}) == 1
+    notes = {line.split(":")[0]: line.split("#")[1].strip() for line in noted}
+    recipe = read_yaml(CONFIG_FOLDER / "sot_tiny.yaml")
+    assert notes.keys() == recipe.keys() - {"model"}
+    assert {name: note for name, note in notes.items() if note != "recipe"} == {
+        **{"batch_size": "recipe: 128", "img_size": "recipe: 224", "lr": "recipe: 0.001"},
+        **{"amp": "recipe: true", "model_ema": "recipe: true"},
+    }
+    assert printed_options(out)["model_ema"] is False
+    train.main([*words, "--recipe", "none"])
+    assert "#" not in capsys.readouterr().out
+
+
 class TestResuming:
     """A run goes on with the recipe that it began with, or none."""
 
@@ -197,25 +212,6 @@ class TestResuming:
         assert {key for key in text if key in again and again[key] != text[key]} <= {"data_dir"}
 
 
-ONE_STEP = {
-    **{f"--config {path}": "--img-size 96" for path in facts.HVT_FILES},
-    "--model SoT_Tiny -b 1024 --lr 1e-3 --weight-decay 3e-2 --img-size 224 --amp": "--img-size 32",
-    "--model lvvit_s -b 128 --apex-amp --img-size 224 --drop-path 0.1 --token-label --token-label-data LABELS "
-    "--token-label-size 14 --model-ema": "--img-size 32 --token-label-size 2",
-}
-
-
-@pytest.mark.parametrize("command", ONE_STEP, ids=lambda command: shlex.split(command)[1].rpartition("/")[2])
-def test_one_step_on_small_images(folder, tmp_path, monkeypatch, command):
-    monkeypatch.chdir(folder)
-    words = [*shlex.split(command), *shlex.split(ONE_STEP[command])]
-    output = ["--output", str(tmp_path), "--experiment", "run", "-b", "4", *SHORT, *QUICK]
-    train.main(["--data-path", "DIR", *words, *output])
-    checkpoint = load(tmp_path / "run")
-    assert checkpoint["progress"]["updates"] == 1
-    assert ("state_dict_ema" in checkpoint) is checkpoint["options"]["model_ema"] is True
-
-
 class TestHvtFiles:
     @pytest.fixture(scope="class")
     def checkpoint(self, tmp_path_factory):
@@ -228,9 +224,8 @@ class TestHvtFiles:
         monkeypatch.chdir(folder)
         words = ["--config", str(HVT_FILES[name]), "--data-set", "CIFAR", "--data-path", "CIFAR100", "--img-size", "96"]
         train.main([*words, "--dry-run", *QUICK])
-        out = capsys.readouterr().out
-        assert "\nweight_decay: 0.025\n" in out
-        assert f"\nexperiment: {name.removesuffix('.json')}\n" in out
+        options = printed_options(capsys.readouterr().out)
+        assert (options["weight_decay"], options["experiment"]) == (0.025, name.removesuffix(".json"))
 
     def test_evaluation(self, folder, monkeypatch, checkpoint, tmp_path):
         """The 1,000 classes of the checkpoint are numbered: the images' are not its, which one line says."""
@@ -268,61 +263,3 @@ class TestModelOfValidation:
 
     def test_prediction_has_it_too(self):
         assert parse_args(predict_parser(), ["a.jpg", "--model", "lvvit_s"]).model == "lvvit_s"
-
-
-TRAININGS = [
-    (old.strip(" `"), new)
-    for old, new in rows(MIGRATION)
-    if "vision/train.py" in new and re.search(r"distributed|\.sh", old)
-]
-
-
-@pytest.mark.parametrize("old, new", TRAININGS)
-def test_a_published_command_trains_as_published(old, new, monkeypatch, tmp_path):
-    """The row's new command has the script's defaults, what the model's README and files say, and what was typed."""
-    shutil.copytree(GOLDEN / "recipes" / "hvt", tmp_path / "config")
-    monkeypatch.chdir(tmp_path)
-    _, processes, words = re.match(r"(torchrun --nproc_per_node (\d+)|python) vision/train.py (.*)", new).groups()
-    words = shlex.split(words)
-    data = words.pop(0) if words[0] == "DIR" else None
-    args = parse_args(train_parser(), words)
-    name = {ours: theirs for theirs, ours in PUBLISHED_NAMES.items()}.get(args.model, args.model)
-    script = next(script for asked, (script, _) in facts.SCRIPTS.items() if asked[1].startswith(name[:3]))
-    asked = ("typed", name) if script != facts.HVT else ("--config", words[1])
-    values = facts.published(asked, script) | facts.typed_options(old)
-    assert data or args.data_dir in ("DIR", "CIFAR100")
-    found = facts.differences(values, vars(facts.options(words, int(processes or 1))))
-    assert found.items() <= facts.allowed_deviations(asked).items()
-
-
-def test_the_migration_has_all_of_them():
-    assert len(TRAININGS) == 20
-
-
-PROGRAMS = r"distributed_train|main\.py|eval\.sh|scripts/|dist_test|model_name"
-PLACEHOLDER = re.compile(r"\$|path/to|model_name|PATH|DIR")
-
-
-def seed_commands():
-    """The training and evaluation commands of the published READMEs, as lists of words."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(need_shared("seeds").glob("*.md")))
-    text = re.sub(r"\\\n", " ", text).replace("[--aug-test]", "")
-    lines = re.findall(
-        rf"^(?:CUDA_VISIBLE_DEVICES=\S+ )?((?:\./|sh |bash |python ).*(?:{PROGRAMS}).*)$", text, re.MULTILINE
-    )
-    return [line.split(" # ")[0].replace("[path/to/", "path/to/").split() for line in lines if "run_glue" not in line]
-
-
-def test_every_command_of_the_readmes_is_in_the_migration():
-    """A placeholder ($NAME, path/to/x, model_name) stands for any word."""
-    cells = [old.strip(" `").split() for old, _ in rows(MIGRATION)]
-    commands = seed_commands()
-    assert len(commands) == 18
-    for command in commands:
-        alike = [
-            cell
-            for cell in cells
-            if len(cell) == len(command)
-            and all(PLACEHOLDER.search(word) or word == ours for word, ours in zip(command, cell, strict=True))
-        ]
-        assert alike, command

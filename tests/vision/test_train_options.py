@@ -9,6 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from sot_base.errors import UsageError
 from tests.vision.conftest import assert_same_state, load, make_image, rows, weights
+from vision.cli.config_file import parse_args
+from vision.cli.train_options import train_parser
 
 
 @pytest.mark.parametrize("words, lr", [([], 1e-3), (["--lr", "0.02"], 0.02), (["--lr-base", 0.1], 0.1 * 8 / 256)])
@@ -28,6 +30,19 @@ def test_a_learning_rate_overrules_the_files_of_either_kind(images, train, tmp_p
     path.write_text(f"{saved}: 5.0\n")
     train(images, "--config", path, "--dry-run", f"--{given.replace('_', '-')}", 0.25, "-b", 256)
     assert "\nlr: 0.25\n" in capsys.readouterr().out
+
+
+def test_arguments_of_the_model_go_on_top_of_a_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: vit_tiny_patch16_224\nmodel_kwargs: {depth: 2, embed_dim: 24}\nopt_kwargs: {eps: 1.0e-6}\n")
+    words = ["--config", str(path), "--model-kwargs", "depth=1", "qkv_bias=false", "--opt-kwargs", "betas=(0.8,0.9)"]
+    args = parse_args(train_parser(), words)
+    assert args.model_kwargs == {"depth": 1, "embed_dim": 24, "qkv_bias": False}
+    assert args.opt_kwargs == {"eps": 1e-6, "betas": (0.8, 0.9)}
+    args = parse_args(train_parser(), [*words, "--model", "resnet18", "--opt", "sgd"])
+    assert args.model_kwargs == {"depth": 1, "qkv_bias": False}
+    assert args.opt_kwargs == {"betas": (0.8, 0.9)}
+    assert parse_args(train_parser(), [*words, "--model-kwargs"]).model_kwargs == {}
 
 
 @pytest.fixture

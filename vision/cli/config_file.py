@@ -97,6 +97,7 @@ def parse_args(parser: Parser, argv: Sequence[str] | None = None) -> argparse.Na
         args = parser.parse_args([*words, *argv])
     if "train_recipe" in args:
         args = _on_recipe(parser, args, values, words, argv)
+    _join_arguments(args, values, given)
     args = _one_spelling(args)
     for name, value in positionals.items():
         if getattr(args, name) is None:
@@ -154,6 +155,15 @@ def _on_recipe(
         args = parser.parse_args([*_checked_words(parser, recipe, path), f"--recipe={name}", *words, *argv])
     args.train_recipe = name
     return args
+
+
+def _join_arguments(args: argparse.Namespace, values: Mapping[str, Any], given: set[str]) -> None:
+    """Put ``name=value`` arguments of the command line on top of those of a file for the same model or optimizer."""
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        own = vars(args).get(name)
+        if isinstance(value, Mapping) and own and name in given and name.removesuffix("_kwargs") not in given:
+            setattr(args, name, {**value, **own})
 
 
 def _one_spelling(args: argparse.Namespace) -> argparse.Namespace:

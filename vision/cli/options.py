@@ -38,13 +38,16 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 
 class KeyValues(ParseKwargs):
-    """timm's ``name=value ...``; an argument without ``=`` is an error."""
+    """timm's ``name=value ...``, also ``true`` and ``false``; an argument without ``=`` is an error."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         for word in values:
             if "=" not in word:
                 parser.error(f"argument {option_string}: expected name=value, got {word!r}")
         super().__call__(parser, namespace, values, option_string)
+        for name, value in getattr(namespace, self.dest).items():
+            if value in ("true", "false"):
+                getattr(namespace, self.dest)[name] = value == "true"
 
 
 def _number(kind: str, convert: type[int] | type[float], low: float, high: float) -> Callable[[str], Any]:

@@ -1,5 +1,7 @@
 """HVT: a vision transformer that shortens its token sequence by pooling, and classifies the mean of what is left.
 
+The variant that it is compared with has a class token, which passes the poolings unchanged and is classified instead.
+
 Reference: arXiv:2103.10619.
 """
 
@@ -25,29 +27,35 @@ __all__ = ["HVT", "HVTBlock"]
 
 
 class HVTBlock(Block):
-    """timm's `Block`, after which the tokens may be pooled and get new positions.
+    """timm's `Block`, after which the patch tokens may be pooled and get new positions.
 
     Attributes:
+        num_prefix_tokens: Tokens before those of the patches, which stay as they are.
         pool: The pooling along the sequence, or None.
         pos_embed: Learned positions of the pooled tokens, (1, L, D), or None.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.num_prefix_tokens = 0
         self.pool: nn.Module | None = None
         self.register_parameter("pos_embed", None)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         x = super().forward(x, attn_mask, is_causal)
-        return x if self.pool is None else self.pool(x.transpose(1, 2)).transpose(1, 2) + self.pos_embed
+        if self.pool is None:
+            return x
+        prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
+        patches = self.pool(patches.transpose(1, 2)).transpose(1, 2) + self.pos_embed
+        return torch.cat([prefix, patches], dim=1) if self.num_prefix_tokens else patches
 
 
 class HVT(HeadMixin, VisionTransformer):
-    """Vision transformer without class token that max-pools its tokens at the start of each stage.
+    """Vision transformer that max-pools its patch tokens at the start of each stage.
 
     Stages are ``pool_block_width`` blocks long; the tokens are pooled after the first block of each, and get new
     learned positions. The head reads the tokens that are left: their average as published, or what the head's fields
-    say (MGCrP and its relatives).
+    say (MGCrP and its relatives). A class token is not pooled; it has a position where the patches get their first.
 
     Args:
         img_size: Height and width of the image in pixels.
@@ -58,6 +66,7 @@ class HVT(HeadMixin, VisionTransformer):
         pool_kernel_size: Tokens of a pooling window.
         pool_stride: Tokens from window to window. The published code ignores it and always steps by 2.
         pool_block_width: Blocks a stage; 0: no pooling at all.
+        class_token: Whether there is a class token, for the fusions that read it.
         head: Fields of `HeadConfig`; token width, number of classes and fusion are the model's.
         weight_init: As timm's `VisionTransformer`.
         **kwargs: As timm's `VisionTransformer`.
@@ -66,7 +75,7 @@ class HVT(HeadMixin, VisionTransformer):
         (B, in_chans, H, W) -> (B, num_classes).
 
     Raises:
-        ValueError: if a size is out of range, or a pooling window is longer than the sequence.
+        ValueError: if an argument is out of range, or a pooling window is longer than the sequence.
     """
 
     published_family = "hvt"
@@ -82,6 +91,7 @@ class HVT(HeadMixin, VisionTransformer):
         pool_kernel_size: int = 3,
         pool_stride: int = 2,
         pool_block_width: int = 12,
+        class_token: bool = False,
         head: Mapping[str, Any] | None = None,
         weight_init: str = "",
         **kwargs: Any,
@@ -94,6 +104,8 @@ class HVT(HeadMixin, VisionTransformer):
             raise ValueError(
                 f"pool_block_width must be an integer of at least 0 (0: no pooling), got {pool_block_width!r}"
             )
+        if not isinstance(class_token, bool):
+            raise ValueError(f"class_token must be True or False, got {class_token!r}")
         if kwargs.get("dynamic_img_size"):
             raise ValueError(
                 "dynamic_img_size is not for HVT: its pooled tokens have positions of their own; use img_size"
@@ -104,9 +116,9 @@ class HVT(HeadMixin, VisionTransformer):
             embed_dim=num_heads * head_dim,
             depth=num_blocks,
             num_heads=num_heads,
-            class_token=False,
+            class_token=class_token,
             reg_tokens=0,
-            global_pool="avg",
+            global_pool="token" if class_token else "avg",
             fc_norm=False,
             embed_layer=partial(TokenEmbed, "linear", strict_img_size=True),
             block_fn=HVTBlock,
@@ -117,11 +129,11 @@ class HVT(HeadMixin, VisionTransformer):
         length, reference = self.patch_embed.num_patches, self.patch_embed.proj.weight
         for block in self.blocks[::pool_block_width] if pool_block_width else ():
             length = pooled_length(length, pool_kernel_size, pool_stride)
-            block.pool = nn.MaxPool1d(pool_kernel_size, pool_stride)
+            block.pool, block.num_prefix_tokens = nn.MaxPool1d(pool_kernel_size, pool_stride), self.num_prefix_tokens
             block.pos_embed = nn.Parameter(reference.new_empty(1, length, self.embed_dim))
         for index, info in enumerate(self.feature_info):
             info["reduction"] *= pool_stride ** sum(pooled <= index for pooled in self.pooled_blocks)
-        config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=False)
+        config = resolve_head_config(head or {}, self.embed_dim, self.num_classes, with_cls=class_token)
         self.finish_init(ClassificationHead(config), weight_init)
 
     @property
@@ -188,19 +200,24 @@ class HVT(HeadMixin, VisionTransformer):
         if output_fmt != "NCHW":
             raise ValueError(f"Unknown output_fmt {output_fmt!r}, expected one of ['NCHW', 'NLC']")
 
-        def as_maps(tokens: list[Tensor]) -> list[Tensor]:
-            rows = [(height, width) if y.shape[1] == height * width else (1, y.shape[1]) for y in tokens]
-            return [y.transpose(1, 2).unflatten(2, size).contiguous() for y, size in zip(tokens, rows, strict=True)]
+        def as_map(tokens: Any) -> Any:
+            if isinstance(tokens, tuple):  # with the prefix tokens that belong to them
+                return as_map(tokens[0]), *tokens[1:]
+            rows = (height, width) if tokens.shape[1] == height * width else (1, tokens.shape[1])
+            return tokens.transpose(1, 2).unflatten(2, rows).contiguous()
 
         if isinstance(result, dict):
-            return {**result, "image_intermediates": as_maps(result["image_intermediates"])}
-        return as_maps(result) if isinstance(result, list) else (result[0], as_maps(result[1]))
+            return {**result, "image_intermediates": [as_map(y) for y in result["image_intermediates"]]}
+        if isinstance(result, list):
+            return [as_map(y) for y in result]
+        return result[0], [as_map(y) for y in result[1]]
 
 
 _CFG = model_cfg(crop_pct=0.875, first_conv="patch_embed.proj", classifier="head.word_fc")
 _VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "hvt": (
-        "HVT of any scaling: ``input_size``, ``patch_size``, ``num_heads``, ``head_dim``, ``num_blocks``, ``pool_*``.",
+        "HVT of any scaling: ``input_size``, ``patch_size``, ``num_heads``, ``head_dim``, ``num_blocks``, ``pool_*``, "
+        "``class_token``.",
         {},
     ),
     "hvt_tiny_1": ("HVT-Ti-1: 12 blocks of 3 heads, one pooling.", {"num_heads": 3}),
@@ -233,8 +250,14 @@ def _create_hvt(variant: str, pretrained: bool, **kwargs: Any) -> HVT:
         kwargs["img_size"] = kwargs.pop("input_size")
     narrow = kwargs.get("num_heads", 6) in range(1, 6)
     head = {"pooling": "gap", "num_heads": 6, "q_dim": 14 if narrow else 24}  # MGCrP as in SoT-Tiny and SoT-Small
+    if kwargs.get("class_token") and all(kwargs.get(name) is None for name in ("head_pooling", "head_config")):
+        head["fusion"] = "cls"  # the classifier of the comparison; a pooling asks for the words too
     fields, kwargs = split_head_options(kwargs, **head)
-    return create_with_head(HVT, variant, pretrained, fields, **kwargs)
+    model = create_with_head(HVT, variant, pretrained, fields, **kwargs)
+    if isinstance(model, HVT) and model.cls_token is not None:
+        layers = tuple(f"head.{name}" for name, _ in model.head.named_children() if name.endswith("_fc"))
+        model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "classifier": layers}
+    return model
 
 
 for _name, (_title, _sizes) in _VARIANTS.items():

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from sot_base.errors import UsageError
 from vision.cli.device import init_device
+from vision.cli.recipe_notes import recipe_notes
 from vision.cli.recipes import log_recipe
 from vision.cli.resolve_options import resolve_options
 from vision.cli.train_options import given_head_settings
@@ -254,4 +255,5 @@ class ClassificationSession(Session):
 
     def dry_run(self) -> None:
         batch = next(iter(create_eval_loader(self.plain_train_set(), self.data_config, 8, device=self.device)))
-        dry_run(self.args, self.facts(), batch, create_predict(self.model, self.autocast), self.plain_loss)
+        predict = create_predict(self.model, self.autocast)
+        dry_run(self.args, self.facts(), batch, predict, self.plain_loss, recipe_notes(self.args))

@@ -121,7 +121,7 @@ def resample_positions(
             same, otherwise square.
 
     Raises:
-        UsageError: if the positions do not form such a grid.
+        UsageError: if the positions do not form such a grid, or one of the two lacks the other's class token.
     """
     state_dict = dict(state_dict)
     if isinstance(model, SwinTransformer):
@@ -134,6 +134,7 @@ def resample_positions(
     num_positions = position.shape[1] - num_prefix
     source = source_grid or (tuple(grid) if position.shape == own.shape else square_grid(num_positions))
     if source[0] * source[1] != num_positions:
+        _check_class_token(model, state_dict)
         raise UsageError(
             f"the checkpoint's {num_positions} positions do not form a grid of {source[0]}x{source[1]}: pos_embed; "
             "give its height and width as source_grid"
@@ -142,6 +143,15 @@ def resample_positions(
         position, list(grid), old_size=list(source), num_prefix_tokens=num_prefix
     )
     return model.resample_pooled(state_dict, source) if hasattr(model, "resample_pooled") else state_dict
+
+
+def _check_class_token(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+    found = "cls_token" in state_dict
+    if found != (getattr(model, "cls_token", None) is not None):
+        raise UsageError(
+            f"the checkpoint has {'a' if found else 'no'} class token, {type(model).__name__} has "
+            f"{'none' if found else 'one'}: cls_token; create the model with class_token={found}"
+        )
 
 
 def square_grid(num_positions: int) -> tuple[int, int]:
