@@ -182,7 +182,7 @@ def test_commands_for_imagenet(imagenet, monkeypatch, capsys):
     released = "lvvit_s-26M-224-83.3.pth.tar"
     shutil.copy(imagenet / released, cached(imagenet, f"1.0/{released}"))
     found = [command for command in commands(VISION) if "imagenet" in command]
-    assert len(found) == 11
+    assert len(found) == 12
     for command in found:
         out = dry_run(command, capsys)
         if "-b 1024" in command:
