@@ -124,7 +124,7 @@ def test_wrong_archive_put_by_hand(server, tmp_path, monkeypatch):
     (remote,) = GLUE_FILES["RTE"]
     monkeypatch.setitem(GLUE_FILES, "RTE", (replace(remote, size=len(server.files["/glue/data/RTE.zip"])),))
     (tmp_path / "RTE.zip").write_text("<html>log in first</html>")
-    with pytest.raises(UsageError, match=r"size expected \d+, got 25.: .*RTE.zip; remove it, or .* --force"):
+    with pytest.raises(UsageError, match=r"size expected \d+, got 25.: .*RTE.zip; remove it to download it again"):
         download_glue("RTE", tmp_path)
     assert download_glue("RTE", tmp_path, force=True) == tmp_path / "RTE"
 

@@ -4,6 +4,7 @@ import sys
 import tarfile
 
 import pytest
+import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -134,7 +135,9 @@ def test_tensorboard_if_it_is_there(images, train, monkeypatch, caplog):
 
 
 @pytest.mark.slow
-def test_compiled_model(images, train):
+def test_compiled_model(images, train, monkeypatch):
+    compile_model = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **kwargs: compile_model(model, **kwargs | {"backend": "eager"}))
     folder = train(images, "--epochs", 1, "-b", 8, "--compile", "--model-ema")
     assert "cls_token" in weights(folder)
 
