@@ -29,7 +29,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.number = 0
-        self.prepared = self.installed = False
+        self.prepared = False
 
     def prepare(self) -> None:
         """Call before loading processes start: they leave signals to this process, which ends them."""
@@ -39,9 +39,8 @@ class StopSignals:
 
     def install(self) -> None:
         """Take the signals from now on; one that is ignored, as under ``nohup``, stays so."""
-        if self.installed or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             return
-        self.installed = True
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._remember)

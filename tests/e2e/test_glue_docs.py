@@ -155,10 +155,10 @@ def test_scripts_variables_and_words_exist():
 
 def test_hydra_and_processes_are_commands():
     (words,) = commands("fairseq-hydra-train")
-    config = yaml.safe_load((REPOSITORY / words[2] / f"{words[4]}.yaml").read_text())
+    configs = [yaml.safe_load((REPOSITORY / words[2] / f"{name}.yaml").read_text()) for name in (words[4], "shared")]
     for override in words[5:]:
         group, key = override.split("=")[0].split(".")
-        assert key in config[group], override
+        assert any(key in config.get(group, {}) for config in configs), override
     (words,) = commands("--distributed-rank")
     tests = (REPOSITORY / "tests" / "sot_fairseq" / "fairseq_patches" / "test_processes.py").read_text()
     args = parse(words)

@@ -121,6 +121,7 @@ def test_only_logits_are_kept_of_what_a_model_returns(tmp_path, rows, output):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loading_processes_end_with_their_epoch_and_change_nothing(tmp_path, rows, workers):
+    before = multiprocessing.active_children()
     torch.manual_seed(0)
     model = tiny_model("bert")
     trainer = trainer_of(
@@ -128,7 +129,7 @@ def test_loading_processes_end_with_their_epoch_and_change_nothing(tmp_path, row
         per_device_train_batch_size=4, learning_rate=1e-3, save_strategy="no",
     )  # fmt: skip
     trainer.train()
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
     torch.manual_seed(0)
     again = trainer_of(
         tmp_path, rows, tiny_model("bert"), num_train_epochs=3, eval_strategy="epoch",
@@ -141,13 +142,14 @@ def test_loading_processes_end_with_their_epoch_and_change_nothing(tmp_path, row
 
 def test_two_dev_sets_are_told_apart_where_processes_stay(tmp_path, rows):
     """transformers would load the first of them twice."""
+    before = set(multiprocessing.active_children())
     trainer = trainer_of(tmp_path, rows, dataloader_num_workers=1, dataloader_persistent_workers=True)
     few = rows[:7]
     for dataset in (rows, few, rows, few):
         assert len(trainer.predict(dataset).predictions) == len(dataset)
     losses = [trainer.evaluate(dataset)["eval_loss"] for dataset in (rows, few, rows)]
     assert losses[0] == losses[2] != losses[1]
-    assert len(multiprocessing.active_children()) == 2  # one a dataset
+    assert len(set(multiprocessing.active_children()) - before) == 2  # one a dataset
 
 
 def test_divergence_is_named(tmp_path, rows):

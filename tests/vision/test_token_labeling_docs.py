@@ -40,11 +40,11 @@ def test_commands(tmp_path, monkeypatch, capsys):
 def test_every_option_is_documented():
     others = train_parser().options().keys() | validate_parser().options().keys()
     (labeling,) = [group for group in train_parser()._action_groups if group.title == "token labeling"]
-    own = [action for action in label_parser()._actions if action.dest not in others and action.option_strings]
+    own = [action for action in label_parser()._actions if action.dest not in others]
     flags = [
         flag
         for action in (*labeling._group_actions, *own)
-        if not isinstance(action, argparse._HelpAction)
+        if not isinstance(action, argparse._HelpAction) and action.help is not argparse.SUPPRESS
         for flag in action.option_strings
     ]
     assert {"--ground-truth", "--shard", "--no-mix-token"} <= set(flags)
