@@ -44,14 +44,14 @@ LAYER_MODULES = (
     ("output.LayerNorm", "final_layer_norm", "D"),
 )
 LM_HEAD = (
-    ("cls.predictions.transform.dense.weight", "encoder.lm_head.dense.weight"),
-    ("cls.predictions.transform.dense.bias", "encoder.lm_head.dense.bias"),
-    ("cls.predictions.transform.LayerNorm.weight", "encoder.lm_head.layer_norm.weight"),
-    ("cls.predictions.transform.LayerNorm.bias", "encoder.lm_head.layer_norm.bias"),
-    ("cls.predictions.bias", "encoder.lm_head.bias"),
+    ("cls.predictions.transform.dense.weight", "encoder.lm_head.dense.weight", "DD"),
+    ("cls.predictions.transform.dense.bias", "encoder.lm_head.dense.bias", "D"),
+    ("cls.predictions.transform.LayerNorm.weight", "encoder.lm_head.layer_norm.weight", "D"),
+    ("cls.predictions.transform.LayerNorm.bias", "encoder.lm_head.layer_norm.bias", "D"),
+    ("cls.predictions.bias", "encoder.lm_head.bias", "V"),
 )
 BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}  # constants that older files hold
-POOLER = ("pooler.dense.weight", "pooler.dense.bias")
+POOLER = (("pooler.dense.weight", "DD"), ("pooler.dense.bias", "D"))
 
 
 class FairseqBert(NamedTuple):
@@ -121,17 +121,17 @@ def bert_to_fairseq(
     )
     model[ENCODER + "version"] = torch.tensor([3.0])
 
-    has_lm_head = all(bert in source for bert, _ in LM_HEAD)
+    has_lm_head = all(bert in source for bert, _, _ in LM_HEAD)
     if has_lm_head:
-        model |= {fairseq: source[bert].float() for bert, fairseq in LM_HEAD}
+        model |= {fairseq: source[bert].float() for bert, fairseq, _ in LM_HEAD}
         model["encoder.lm_head.bias"] = model["encoder.lm_head.bias"][order]
     model["encoder.lm_head.weight"] = words
-    has_pooler = all(name in source for name in POOLER)
+    has_pooler = all(name in source for name, _ in POOLER)
     if has_pooler:
-        model |= {name: source[name].float() for name in POOLER}
+        model |= {name: source[name].float() for name, _ in POOLER}
     used = {bert for bert, _, _ in names} | BUFFERS
-    used |= {bert for bert, _ in LM_HEAD} if has_lm_head else set()
-    used |= set(POOLER) if has_pooler else set()
+    used |= {bert for bert, _, _ in LM_HEAD} if has_lm_head else set()
+    used |= {name for name, _ in POOLER} if has_pooler else set()
     return FairseqBert(model, has_pooler, has_lm_head, sorted(source.keys() - used))
 
 
@@ -162,13 +162,13 @@ def fairseq_to_bert(
         )
     inverse = torch.argsort(torch.as_tensor(row_order))
     tensors = {bert: model[fairseq] for bert, fairseq in names}
-    tensors |= {bert: model[fairseq] for bert, fairseq in LM_HEAD if fairseq in model}
+    tensors |= {bert: model[fairseq] for bert, fairseq, _ in LM_HEAD if fairseq in model}
     for name in ("embeddings.word_embeddings.weight", "cls.predictions.bias"):
         if name in tensors:
             tensors[name] = tensors[name][inverse]
     positions = "embeddings.position_embeddings.weight"
     tensors[positions] = tensors[positions][POSITION_OFFSET:].clone()
-    return tensors | {name: model[name] for name in POOLER if name in model}
+    return tensors | {name: model[name] for name, _ in POOLER if name in model}
 
 
 def _check(
@@ -192,7 +192,8 @@ def _check(
             f"{len(surplus)} encoder tensors do not fit the config.json: {where} has {_some(surplus)} besides; "
             "give the config.json that belongs to it"
         )
-    rows = source["embeddings.word_embeddings.weight"].size(0)
+    words = source["embeddings.word_embeddings.weight"]
+    rows = len(words) if words.dim() else 0
     if not 0 <= rows - vocabulary < MAX_PADDING_ROWS:
         raise UsageError(
             f"the vocabulary has {vocabulary} entries and the embedding {rows} rows: {where}; "
@@ -205,9 +206,10 @@ def _check(
         "D": architecture.embed_dim,
         "F": architecture.ffn_dim,
     }
-    for bert, _, letters in names:
+    optional = [(bert, letters) for bert, *_, letters in (*LM_HEAD, *POOLER)]
+    for bert, letters in (*((bert, letters) for bert, _, letters in names), *optional):
         expected = tuple(sizes[letter] for letter in letters)
-        if tuple(source[bert].shape) != expected:
+        if bert in source and tuple(source[bert].shape) != expected:
             raise UsageError(
                 f"{bert} has shape {tuple(source[bert].shape)}, the config.json says {expected}: {where}; "
                 "give the config.json that belongs to it"

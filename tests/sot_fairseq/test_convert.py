@@ -210,6 +210,20 @@ def test_config_of_another_model(tmp_path, bert, change, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "name, damaged, message",
+    [
+        ("embeddings.word_embeddings.weight", torch.tensor(1.0), r"15 entries and the embedding 0 rows: .*model.bin"),
+        ("pooler.dense.bias", torch.ones(3), r"pooler.dense.bias has shape \(3,\), the config.json says \(32,\)"),
+    ],
+)
+def test_tensors_of_another_shape(tmp_path, bert, name, damaged, message):
+    old = save_pickle(tmp_path / "hf", bert.state_dict() | {name: damaged})
+    with pytest.raises(UsageError, match=message):
+        convert(old, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 class Shell:
     """A pickle that would run a command."""
 
