@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from sot_base.errors import os_error_message, run_main
+from sot_base.errors import UsageError, os_error_message, run_main
 from tests.support import REPOSITORY
 
 
