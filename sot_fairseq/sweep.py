@@ -3,11 +3,11 @@ r"""Search the options of a training: every setting is trained with several seed
     python -m sot_fairseq.sweep SWEEP_DIR --command out/cola/mgcrp/seed-1/command.txt --seeds 1 2 3 --trials 20 \
         --param lr=1e-5..1e-3:log --param head-lr-scale=1,5,10 --param mgcrp-q=8..48:int
 
-The training is a ``fairseq-train`` command: that of the ``command.txt`` that a script of ``glue_scripts`` writes next to
-its checkpoints, or the arguments after ``--``. Each trial draws a value for every ``--param``, which overrides the
+The training is a ``fairseq-train`` command: that of the ``command.txt`` that a script of ``glue_scripts`` writes next
+to its checkpoints, or the arguments after ``--``. Each trial draws a value for every ``--param``, which overrides the
 command's, trains once with each seed, and is scored by the mean over seeds of the best ``--best-checkpoint-metric`` of
-a run. optuna draws the values: ``tpe`` learns from earlier trials, ``random`` does not, ``grid`` tries all combinations
-of the listed values.
+a run. optuna draws the values: ``tpe`` learns from earlier trials, ``random`` does not, ``grid`` tries all
+combinations of the listed values.
 
 ``true`` and ``false`` set a flag. Do not search an option on which others depend, such as the batch size, which decides
 how many updates a schedule has.
