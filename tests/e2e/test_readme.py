@@ -71,12 +71,11 @@ def run(folder, script):
     return process.stdout
 
 
-@pytest.mark.parametrize("words, result, heads", [("rte.sh", "out/rte", "mgcrp cls"), ("sst2.sh", "out/sst-2", "cls")])
-def test_the_scripts(folder, words, result, heads):
-    out = run(folder, f"export HEAD='{heads}'\n" + block(words).replace(". .venv/bin/activate\n", ""))
+@pytest.mark.parametrize("words, result, head", [("rte.sh", "out/rte", "mgcrp"), ("sst2.sh", "out/sst-2", "cls")])
+def test_the_scripts(folder, words, result, head):
+    out = run(folder, f"export HEAD={head}\n" + block(words).replace(". .venv/bin/activate\n", ""))
     assert (folder / result / "results.json").exists()
-    for head in heads.split():
-        assert f"| {head} |" in re.sub(" +", " ", out)
+    assert f"| {head} |" in re.sub(" +", " ", out)
 
 
 def test_the_steps_one_by_one(folder):

@@ -42,8 +42,14 @@ def shapes(tmp_path_factory):
     return segment_conftest.make_set(tmp_path_factory.mktemp("shapes"), {"training": 4, "validation": 2})
 
 
+def pytest_generate_tests(metafunc):
+    """Without ``--kills``, token labeling is left out: its trainer and files are those of classification."""
+    kinds = [kind for kind in LENGTH if kind != "token labeling" or metafunc.config.getoption("--kills")]
+    if "start" in metafunc.fixturenames:
+        metafunc.parametrize("start", kinds, indirect=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("start", LENGTH, indirect=True)
 def test_a_killed_run_goes_on(kills, start):
     run, folder = start
     moments = in_a_process(run, folder)
