@@ -57,7 +57,7 @@ class AttentionPool(Pooling):
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         filled, padding_mask = fill_empty(tokens, padding_mask)
         cleared = clear_padding(filled, padding_mask)
-        query = self.query_proj(self.query.to(tokens.dtype)).expand(len(tokens), 1, -1)
+        query = self.query_proj(self.query.to(tokens.dtype)).expand(tokens.shape[0], 1, -1)
         query, keys, values = (
             features.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for features in (query, self.key_proj(cleared), self.value_proj(cleared))
@@ -114,7 +114,7 @@ class EfficientProbingPool(Pooling):
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         filled, padding_mask = fill_empty(tokens, padding_mask)
         cleared = clear_padding(filled, padding_mask).unsqueeze(1)
-        queries = self.queries.expand(len(tokens), 1, -1, -1)
+        queries = self.queries.expand(tokens.shape[0], 1, -1, -1)
         averages = attend(queries, cleared, cleared, padding_mask)[:, 0].transpose(0, 1)  # (M, B, D)
         with no_autocast(tokens):
             parts = averages @ self.values.to(averages.dtype).mT

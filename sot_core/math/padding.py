@@ -42,7 +42,7 @@ def fill_empty(tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Ten
     """
     if tokens.shape[1] > 0:
         return tokens, padding_mask
-    return F.pad(tokens, (0, 0, 0, 1)), torch.ones(len(tokens), 1, dtype=torch.bool, device=tokens.device)
+    return F.pad(tokens, (0, 0, 0, 1)), torch.ones(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
 
 
 def count_valid(padding_mask: Tensor) -> Tensor:

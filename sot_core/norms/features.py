@@ -65,7 +65,7 @@ def apply_batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
     Shape:
         rows (R, P) -> (R, P).
     """
-    if norm.training and len(rows) < 2:
+    if norm.training and rows.shape[0] < 2:
         return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     normalized: Tensor = norm(rows)
     return normalized

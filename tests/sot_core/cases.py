@@ -35,7 +35,7 @@ WORDS = {
     "gcp-head_norm": {"pooling": "gcp", "head_norm": "layer_norm"},
 }
 # The fusions do not depend on the pooling, but for the default one and one without a matrix.
-RIVALS = [words for words, options in WORDS.items() if options.get("pooling", "gap") not in ("gcp", "gap")]
+RIVALS = [words for words, options in WORDS.items() if options.get("pooling") not in (None, "gcp", "gap")]
 HEADS = [
     (words, fusion)
     for words in WORDS

@@ -31,7 +31,7 @@ BACKBONES = {
     "poolformer_s12": ({}, 64, False, 4),
     "mobilenetv3_small_050": ({}, 64, False, 4),
 }
-HEAD = {"num_heads": 2, "q_dim": 3}
+HEAD = {"num_heads": 2, "q_dim": 3, "num_queries": 4}
 
 
 def backbone(name, num_classes=5, **kwargs):
