@@ -46,7 +46,7 @@ class MeanDeviationPool(Pooling):
         tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, 2 * D), in the dtype of ``tokens``.
 
     Reference:
-        arXiv:1803.10963, section 2.1, equations 1 and 2.
+        arXiv:1803.10963, whose statistics pooling has equal weights.
     """
 
     def __init__(self, embed_dim: int) -> None:
