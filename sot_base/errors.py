@@ -12,6 +12,7 @@ from sot_base.loading_processes import loading_process_message
 __all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what goes wrong while a file is written, not when it is opened
+LONGEST = 1500  # characters of a message
 ADVICE = {
     errno.ENOSPC: "make room, or choose another place",
     errno.EDQUOT: "make room in your quota, or choose another place",
@@ -24,8 +25,12 @@ class UsageError(ValueError):
     """A mistake in the input or the command line that the user can correct.
 
     The message has the form ``<what is wrong>: <where>; <what to do>``. Command lines print it without a traceback
-    and exit with status 2 (:func:`run_main`).
+    and exit with status 2 (:func:`run_main`). A long one, as of a value with thousands of characters, loses its middle.
     """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
 
 
 def run_main(main: Callable[[], int | None]) -> None:

@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 import torch
@@ -6,6 +7,13 @@ import torch
 from tests.support import need_shared
 
 os.environ["SOT_OFFLINE"] = "1"  # the tests run without a network; those of downloads bring their own server
+
+
+def pytest_configure():
+    """Started in the background, as by ``nohup``, the tests and what they start would ignore signals."""
+    for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_addoption(parser):

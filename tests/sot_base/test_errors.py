@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from sot_base.errors import os_error_message, run_main
+from sot_base.errors import UsageError, os_error_message, run_main
 from tests.support import REPOSITORY
 
 
@@ -48,6 +48,13 @@ def test_an_interrupt_is_no_traceback(capsys):
         run_main(interrupted)
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_long_message_loses_its_middle():
+    text = str(UsageError(f"unknown value {'x' * 5000}: config.json; correct the file"))
+    assert len(text) < 1600
+    assert text.startswith("unknown value xxx")
+    assert text.endswith("xxx: config.json; correct the file")
 
 
 def test_an_error_of_another_kind_is_not_hidden():
