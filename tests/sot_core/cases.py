@@ -43,6 +43,14 @@ HEADS = [
     if fusion == "sum_fc" or (fusion in ("concat", "words", "aggre_all") and words not in RIVALS)
 ] + [(words, fusion) for words in ("mgcrp-svpn", "gap") for fusion in ("sum_loss", "cls")]
 
+# Poolings and fusions to put on a backbone, for the tests of the sides.
+POOLINGS_AND_FUSIONS = [
+    (pooling, fusion)
+    for pooling in POOLINGS
+    for fusion in FUSIONS
+    if fusion == "sum_fc" or pooling in ("mgcrp", "gcp", "gap")
+]
+
 all_words = pytest.mark.parametrize("words", WORDS)
 all_heads = pytest.mark.parametrize("words, fusion", HEADS)
 examples = settings(derandomize=True, deadline=None, max_examples=25)

@@ -11,7 +11,7 @@ from torch import nn
 
 import vision  # noqa: F401  (registers the models)
 from sot_core import HeadConfig
-from sot_core.build import FUSIONS, POOLINGS
+from tests.sot_core.cases import POOLINGS_AND_FUSIONS
 from tests.vision.golden import GOLDEN_FILES, golden_model
 from vision.models.names import PUBLISHED_NAMES
 from vision.models.sizes import PUBLISHED_SIZES
@@ -245,8 +245,7 @@ class TestEveryFamily:
         assert losses[-1] <= losses[0] / 2
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling, fusion", POOLINGS_AND_FUSIONS)
 def test_every_head_learns_with_all_its_parameters(pooling, fusion):
     model = build("sot_tiny", head_pooling=pooling, head_fusion=fusion, efficient_queries=4)
     logits = model(image("sot_tiny"))
