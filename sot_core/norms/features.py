@@ -62,10 +62,12 @@ def create_feature_norm(name: str, width: int) -> nn.BatchNorm1d | None:
 def apply_batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
     """Apply BatchNorm; in training, fewer than two rows have no variance: the running statistics serve, unchanged.
 
+    A BatchNorm with statistics over processes, which others wait for, is always called.
+
     Shape:
         rows (R, P) -> (R, P).
     """
-    if norm.training and rows.shape[0] < 2:
+    if norm.training and rows.shape[0] < 2 and type(norm) is nn.BatchNorm1d:
         return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     normalized: Tensor = norm(rows)
     return normalized

@@ -82,6 +82,15 @@ def test_a_batch_of_one_or_none_uses_the_running_statistics():
     assert_close(one, module.eval()(TOKENS[:1]))
 
 
+def test_a_norm_over_processes_is_called_for_any_batch():
+    class OverProcesses(torch.nn.BatchNorm1d):
+        def forward(self, rows):
+            return rows + 1.0
+
+    rows = torch.randn(1, 5)
+    assert torch.equal(apply_batch_norm(OverProcesses(5, affine=False), rows), rows + 1.0)
+
+
 @both_modes
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision(dtype, training):
