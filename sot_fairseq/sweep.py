@@ -1,23 +1,23 @@
-r"""Search options of a training, each setting with several seeds, and report the best one and its spread.
+r"""Search the options of a training: every setting is trained with several seeds, and the best one is reported.
 
     python -m sot_fairseq.sweep SWEEP_DIR --command out/cola/mgcrp/seed-1/command.txt --seeds 1 2 3 --trials 20 \
         --param lr=1e-5..1e-3:log --param head-lr-scale=1,5,10 --param mgcrp-q=8..48:int
 
-The training is a ``fairseq-train`` command: from the file ``command.txt`` that a script of ``glue_scripts`` leaves
-beside its checkpoints, or the words after ``--``. Each trial takes a value for every ``--param`` (the words come
-last, so they win over those of the command), trains once for each seed, and counts with the mean over seeds of the
-run's best value of ``--best-checkpoint-metric``. The values are chosen by optuna: ``tpe`` learns from the trials
-before, ``random`` does not, ``grid`` tries all combinations of listed values.
+The training is a ``fairseq-train`` command: that of the ``command.txt`` that a script of ``glue_scripts`` writes next
+to its checkpoints, or the arguments after ``--``. Each trial draws a value for every ``--param``, which overrides the
+command's, trains once with each seed, and is scored by the mean over seeds of the best ``--best-checkpoint-metric`` of
+a run. optuna draws the values: ``tpe`` learns from earlier trials, ``random`` does not, ``grid`` tries all
+combinations of the listed values.
 
-``true`` and ``false`` are the values of a flag. An option on which others depend, like the batch size on which the
-number of updates of a schedule does, is better left alone.
+``true`` and ``false`` set a flag. Do not search an option on which others depend, such as the batch size, which decides
+how many updates a schedule has.
 
-SWEEP_DIR gets ``runs.csv``, a row for each training, ``study.log``, optuna's journal, and ``runs/``, the logs;
-checkpoints are removed when a run is done (``--keep-checkpoints`` leaves them). A killed sweep resumes when started
-again with the same arguments; with more ``--trials`` it continues from there. A setting whose training fails
-is left out; only a first one that does not even start, as with a mistake in the command, ends the sweep. Signals are
-passed on to the training. The best of many settings, chosen on the dev set, is better there than elsewhere: train it
-again with new seeds before you report it.
+SWEEP_DIR gets ``runs.csv`` with a row for each training, ``study.log``, optuna's journal, and the logs in ``runs/``;
+checkpoints are removed once a run is done, unless ``--keep-checkpoints`` is given. A killed sweep resumes when it is
+started again with the same arguments, and continues with more ``--trials``. A setting whose training fails is left out;
+only if the first one does not even start, as after a mistake in the command, the sweep ends. Signals are passed on to
+the training. The best of many settings on the dev set looks better than it is: train it again with new seeds before you
+report it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Sweep:
 
     Args:
         folder: Where everything goes.
-        words: The words of the training command after ``fairseq-train``.
+        words: The arguments of ``fairseq-train``.
         parameters: What is searched.
         seeds: One training each, for every setting.
         keep_checkpoints: Leave the checkpoints of finished runs.
@@ -285,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sot_fairseq.sweep",
         description=__doc__.split("\n")[0],
-        usage="%(prog)s SWEEP_DIR [options] [-- fairseq-train words]",
+        usage="%(prog)s SWEEP_DIR [options] [-- fairseq-train arguments]",
     )
     parser.add_argument("sweep_dir", type=Path, help="the folder for everything that is written")
     parser.add_argument("--command", metavar="FILE", help="a file with the fairseq-train command, like command.txt")

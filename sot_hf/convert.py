@@ -31,11 +31,11 @@ from sot_hf.load_model import load_weights
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.formats.architecture import ACTIVATIONS, BertArchitecture
 from sot_text.formats.bert_weights import bert_to_fairseq, fairseq_to_bert
+from sot_text.formats.class_names import check_labels
 from sot_text.formats.dictionary import read_dictionary, write_dictionary
 from sot_text.formats.fairseq_classifier import FairseqClassifier, read_classifier
 from sot_text.formats.roberta_weights import TOKEN_TYPES, fairseq_to_roberta, roberta_to_fairseq
 from sot_text.formats.wordpiece import fairseq_order, read_vocab, word_pieces
-from sot_text.labels import check_labels
 
 __all__ = ["convert", "main", "to_fairseq", "to_hugging_face"]
 

@@ -1,13 +1,13 @@
-r"""Everything of a run on a Hugging Face model but the training: the data, and each training's command.
+r"""Prepare a run on a Hugging Face model: its data, and the command of each training.
 
     python -m sot_hf.prepare --task RTE --encoder gpt --data-dir glue_data --output-dir out/rte \
         [--heads mgcrp cls] [--seeds 1 2 3] [--lr LR] [--batch-size B] [--max-epoch E] [-- extra arguments]
 
-The output folder gets ``run.json`` (the settings) and ``<head>/seed-<n>/command.txt``, a command of
-:mod:`sot_hf.run_glue` for the shell. The encoder is ``gpt``, or ``hf:`` and a folder or a name on the Hugging Face Hub,
-from which transformers downloads it. The task's data are downloaded if they are not on this machine; ``--download TASK
-...`` does only that, and looks whether there is such a model. What is not given is taken from the table of
-:mod:`sot_text.hyperparameters`. Extra arguments end the commands.
+Writes the settings to ``run.json`` and, for each head and seed, a :mod:`sot_hf.run_glue` command to
+``<head>/seed-<n>/command.txt``. The encoder is ``gpt``, or ``hf:`` followed by a folder or a model name on the Hugging
+Face Hub, from which transformers downloads it. The task's data are downloaded if they are missing; ``--download TASK
+...`` does only that and checks that the model exists. Values that are not given come from the table of
+:mod:`sot_text.hyperparameters`. Extra arguments are appended to the commands.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _command(
     folder: Path,
     extra: Sequence[str],
 ) -> list[str]:
-    """The words of a command of :mod:`sot_hf.run_glue`, which goes on where an earlier start of it stopped."""
+    """A :mod:`sot_hf.run_glue` command, which resumes if it was started before."""
     fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
     length = [] if values.max_length is None else ["--max_seq_length", str(values.max_length)]
     return [

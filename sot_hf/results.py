@@ -1,8 +1,8 @@
 """Dev metrics of every head and seed of a run on a Hugging Face model, as ``results.json`` and as a table.
 
-``python -m sot_hf.results OUT_DIR [OUT_DIR ...]`` reads ``OUT_DIR/<head>/seed-<n>/eval_results.json``, as
-:mod:`sot_hf.run_glue` left them, writes ``OUT_DIR/results.json`` and prints one table of all runs given; ``--saved``
-prints the files that are there already. :mod:`sot_text.results_table` describes both.
+``python -m sot_hf.results OUT_DIR [OUT_DIR ...]`` reads the ``OUT_DIR/<head>/seed-<n>/eval_results.json`` of
+:mod:`sot_hf.run_glue`, writes ``OUT_DIR/results.json`` and prints one table for all given runs; ``--saved`` prints
+existing ``results.json`` files. :mod:`sot_text.results_table` describes both.
 """
 
 from __future__ import annotations

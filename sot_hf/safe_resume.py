@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import Trainer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
@@ -16,6 +17,9 @@ from sot_base.optimizer_state import check_like, check_optimizer_state
 from sot_base.safe_checkpoint import read_checkpoint
 
 __all__ = ["SafeResumeTrainer"]
+
+# What numpy's random state is saved with; the first is the function that makes an array again.
+NUMPY_STATE = (np.empty(0).__reduce__()[0], np.ndarray, np.dtype, type(np.dtype(np.uint32)))
 
 
 class SafeResumeTrainer(Trainer):
@@ -40,6 +44,10 @@ class SafeResumeTrainer(Trainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with _named(checkpoint, "rng_state"):
+            suffix = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
+            path = Path(checkpoint or "", f"rng_state{suffix}.pth")
+            if path.is_file():
+                read_checkpoint(path, NUMPY_STATE)
             super()._load_rng_state(checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:

@@ -24,8 +24,8 @@ from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.bert_weights import ENCODER, POSITION_OFFSET
 from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 from sot_text.formats.checkpoint_layout import fairseq_checkpoint
+from sot_text.formats.class_names import check_labels
 from sot_text.formats.dictionary import BOS, EOS
-from sot_text.labels import check_labels
 
 __all__ = ["FairseqClassifier", "read_classifier"]
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sot_base.errors import UsageError
-from sot_text.labels import check_labels, class_indices, class_sets, labels_of, parse_labels, regression_targets
+from sot_text.formats.class_names import check_labels
+from sot_text.labels import class_indices, class_sets, labels_of, parse_labels, regression_targets
 from sot_text.tsv import TsvTable
 
 

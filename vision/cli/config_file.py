@@ -132,7 +132,7 @@ def _checked_words(parser: Parser, values: Mapping[str, Any], path: Path) -> lis
 def _on_recipe(
     parser: Parser, args: argparse.Namespace, values: Mapping[str, Any], words: Sequence[str], argv: Sequence[str]
 ) -> argparse.Namespace:
-    """Parse again with a recipe beneath the words of a file and those of the command line.
+    """Parse again: the file overrides the recipe, the command line overrides both.
 
     Args:
         parser: The parser.

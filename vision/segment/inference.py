@@ -69,6 +69,11 @@ class Inference:
     flip: bool = False
     autocast: Autocast = contextlib.nullcontext
 
+    def describe(self) -> dict[str, Any]:
+        """The attributes but for the precision, as plain values."""
+        values = {name: getattr(self, name) for name in ("window", "stride", "short_side", "flip")}
+        return {**values, "scales": list(self.scales)}
+
     @torch.inference_mode()
     def __call__(self, model: nn.Module, images: Tensor) -> Tensor:
         """Probabilities (B, K, H, W) of normalised images (B, C, H, W), from a model in evaluation mode."""

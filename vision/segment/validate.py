@@ -112,7 +112,8 @@ def _dry_run(args: Namespace, trained: Segmenter, inference: Inference, loader: 
         return F.nll_loss(probabilities.clamp_min(1e-30).log(), classes, ignore_index=ignore_index)
 
     predict = partial(inference, trained.model.eval())
-    dry_run(args, {"recipe": trained.recipe, "images": trained.images}, batch, predict, cross_entropy)
+    facts = {"recipe": trained.recipe, "images": trained.images, "inference": inference.describe()}
+    dry_run(args, facts, batch, predict, cross_entropy)
 
 
 def _report(

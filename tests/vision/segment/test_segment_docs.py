@@ -9,9 +9,11 @@ import timm
 import torch
 
 from tests.support import REPOSITORY
+from tests.vision.conftest import printed_options
 from tests.vision.models.test_lvvit import published_names
 from tests.vision.segment.conftest import RECIPE, TINY, make_pair, make_set
 from tests.vision.segment.mmseg import mmseg_state
+from tests.vision.test_docs import MIGRATION, rows
 from vision.segment import predict, summary, train, validate
 from vision.segment.options import train_parser
 
@@ -89,3 +91,19 @@ def test_every_option_is_documented():
                 if not re.match("--no-(native|apex)", flag):
                     lines = [line for line in table if re.search(rf"`{flag}`", line)]
                     assert any(letter in line.split(" | ")[1] for line in lines), (flag, letter)
+
+
+EVALUATIONS = {  # of the published configuration, whose name has the size; windows and scales are mmsegmentation's
+    "": {"window": 512, "stride": 341, "short_side": 512, "scales": [1.0], "flip": False},
+    "--aug-test": {"scales": [0.5, 0.75, 1.0, 1.25, 1.5, 1.75], "flip": True},
+}
+
+
+@pytest.mark.parametrize("more", EVALUATIONS)
+def test_a_published_evaluation_prints_what_was_published(folder, capsys, more):
+    (new,) = [new for old, new in rows(MIGRATION) if "dist_test.sh" in old and ("--aug-test" in old) is bool(more)]
+    _, words = COMMAND.match(new).groups()
+    validate.main([*shlex.split(words), *MODEL[2:7], *DEVICE, "--dry-run"])
+    printed = printed_options(capsys.readouterr().out)
+    assert printed["inference"] == EVALUATIONS[""] | EVALUATIONS[more]
+    assert (printed["model"], printed["recipe"]["num_classes"]) == ("lvvit_s", 4)
