@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from sot_core.attentive_pooling import AttentionPool, EfficientProbingPool
+from sot_core.covariance_pooling import DropCovPool, GlobalCovariancePool, MomentPool
+from sot_core.first_order_pooling import GeneralizedMeanPool, GlobalAveragePool, MaxPool, MeanDeviationPool
 from sot_core.fusion import AggregateAll, ClsOnly, Concat, Fusion, SumLogits, SumLosses, WordsOnly
 from sot_core.norms.alternatives import ElementwisePowerNorm, LearnableScale, RowLayerNorm, Scale
 from sot_core.norms.svpn import SingularValuePowerNorm
-from sot_core.pooling import GlobalAveragePool, GlobalCovariancePool, MultiheadCrossCovariancePool, Pooling
+from sot_core.pooling import MultiheadCrossCovariancePool, Pooling
 
 if TYPE_CHECKING:
     from sot_core.config import HeadConfig  # which reads the names from here
@@ -31,11 +34,23 @@ POOLINGS: dict[str, Callable[[HeadConfig], Pooling]] = {
         projection=config.projection,
         proj_bias=config.proj_bias,
         recompute=config.recompute,
+        head_norm=config.head_norm,
     ),
     "gcp": lambda config: GlobalCovariancePool(
-        config.embed_dim, config.q_dim, config.gcp_iters, config.center, config.projection
+        config.embed_dim, config.q_dim, config.gcp_iters, config.center, config.projection, config.head_norm
+    ),
+    "dropcov": lambda config: DropCovPool(
+        config.embed_dim, config.q_dim, config.channel_drop_rate, config.center, config.projection, config.head_norm
+    ),
+    "moment": lambda config: MomentPool(
+        config.embed_dim, config.num_heads, config.q_dim, config.projection, config.proj_bias
     ),
     "gap": lambda config: GlobalAveragePool(config.embed_dim),
+    "mean_std": lambda config: MeanDeviationPool(config.embed_dim),
+    "gem": lambda config: GeneralizedMeanPool(config.embed_dim),
+    "max": lambda config: MaxPool(config.embed_dim),
+    "attention": lambda config: AttentionPool(config.embed_dim, config.num_heads, config.attention_mlp),
+    "efficient": lambda config: EfficientProbingPool(config.embed_dim, config.num_queries),
 }
 
 NORMALIZATIONS: dict[str, Callable[[HeadConfig, int], nn.Module]] = {

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from sot_core.build import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
 from sot_core.math.covariance import CENTERS
+from sot_core.norms.features import FEATURE_NORMS, HEAD_NORMS
 from sot_core.norms.svpn import check_power_norm
 from sot_core.projection import PROJECTIONS
 from sot_core.published_form import read_published
@@ -18,6 +19,7 @@ from sot_core.published_form import read_published
 __all__ = ["HeadConfig"]
 
 MAX_INTEGER = 2**31  # what torch takes as a size
+RATES = ("drop_rate", "cls_pooler_drop_rate", "channel_drop_rate")
 OPTIONAL = ("k_dim", "cls_pooler_dim", "num_singular_values")
 
 
@@ -31,14 +33,18 @@ def _is_number(value: Any) -> bool:
 
 KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
-        ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim"),
+        ("embed_dim", "num_heads", "q_dim", "k_dim", "gcp_iters", "cls_pooler_dim", "num_queries"),
         partial(_is_integer, lowest=1),
         "a positive integer",
     ),
     (("num_classes",), partial(_is_integer, lowest=0), "an integer of at least 0"),
     (("num_iters", "num_singular_values"), partial(_is_integer, lowest=-MAX_INTEGER), "an integer"),
-    (("alpha", "residual_eps", "drop_rate", "cls_pooler_drop_rate"), _is_number, "a number"),
-    (("proj_bias", "recompute", "has_cls_token"), lambda value: isinstance(value, bool), "True or False"),
+    (("alpha", "residual_eps", *RATES), _is_number, "a number"),
+    (
+        ("proj_bias", "recompute", "has_cls_token", "attention_mlp"),
+        lambda value: isinstance(value, bool),
+        "True or False",
+    ),
 )
 
 
@@ -49,13 +55,14 @@ class HeadConfig:
     Args:
         embed_dim: Token width D (> 0).
         num_classes: Classes K (>= 0); 0 returns the pooled features.
-        pooling: Pooling of the word tokens: ``mgcrp``, ``gcp`` or ``gap``.
+        pooling: Pooling of the word tokens: ``mgcrp``, ``gcp``, ``dropcov``, ``moment``, ``gap``, ``mean_std``,
+            ``gem``, ``max``, ``attention`` or ``efficient``.
         fusion: How class token and words become logits: ``sum_fc``, ``concat``, ``aggre_all``, ``sum_loss``,
             ``words`` or ``cls``.
-        num_heads: Heads of MGCrP (> 0).
-        q_dim: Rows of each head's matrix (> 0); the projection width of GCP.
+        num_heads: Heads of MGCrP (> 0), of ``moment`` (> 1) and of ``attention`` (a divisor of D).
+        q_dim: Rows of each head's matrix (> 0); the projection width of GCP and DropCov, a head's of ``moment``.
         k_dim: Columns of each head's matrix (> 0); None: as ``q_dim``.
-        center: Centring of the covariance: ``token``, ``sample`` or None.
+        center: Centring of the covariance of MGCrP, GCP and DropCov: ``token``, ``sample`` or None.
         normalization: Normalisation of MGCrP's matrices: ``svpn``, ``svpn_exact``, ``epn``, ``layer_norm``,
             ``scale``, ``learnable_scale`` or ``none``.
         alpha: Exponent of svPN, in (0, 1].
@@ -64,16 +71,23 @@ class HeadConfig:
         residual_eps: 0.0, or 1e-5 for the published form of svPN.
         gcp_iters: Newton-Schulz iterations of GCP (>= 1).
         projection: Projection before a second-order pooling: ``linear`` or ``batch_norm_relu``.
-        proj_bias: Whether MGCrP's linear projection has a bias.
+        proj_bias: Whether the linear projection of MGCrP and ``moment`` has a bias.
         drop_rate: Dropout on the pooled words, fraction in [0, 1).
         recompute: Project the tokens again in MGCrP's backward pass instead of keeping the projection: more time, and
             less memory if the projection is about as wide as the tokens and the batch is large. Ignored under
-            ``torch.compile`` and by ``batch_norm_relu``.
+            ``torch.compile``, by ``batch_norm_relu`` and with a ``head_norm``.
         has_cls_token: Whether index 0 of the tokens is the class token; False needs ``fusion="words"``.
         cls_pooler_dim: Width of a dense layer between the class token and its classifier, as text models have it
             (submodules ``dense`` and ``out_proj``); None: a plain linear layer on the token (``cls_fc``).
         cls_pooler_activation: ``tanh``, ``gelu``, ``relu`` or ``none``, after that dense layer.
         cls_pooler_drop_rate: Dropout before and after that dense layer, fraction in [0, 1).
+        head_norm: Normalisation of each token's projected features of each head, before the covariance of MGCrP, GCP
+            and DropCov: ``layer_norm`` or ``none``; ``moment`` always has it.
+        feature_norm: Normalisation of each vector that enters a classifier: ``batch_norm`` (without weight and bias)
+            or ``none``.
+        channel_drop_rate: Mean rate of DropCov's channel dropout in training, fraction in [0, 1).
+        num_queries: Queries of ``efficient`` (> 0), a divisor of D.
+        attention_mlp: Whether an MLP follows the attention of ``attention``.
 
     Raises:
         ValueError: naming the field and the value that is out of range.
@@ -101,12 +115,18 @@ class HeadConfig:
     cls_pooler_dim: int | None = None
     cls_pooler_activation: str = "tanh"
     cls_pooler_drop_rate: float = 0.0
+    head_norm: str = "none"
+    feature_norm: str = "none"
+    channel_drop_rate: float = 0.5
+    num_queries: int = 32
+    attention_mlp: bool = False
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_names()
         if not self.has_cls_token and self.fusion != "words":
             raise ValueError(f"fusion={self.fusion!r} needs a class token, but has_cls_token is False: use 'words'")
+        self._check_sizes()
         if self.pooling == "mgcrp" and self.normalization in ("svpn", "svpn_exact"):
             exact = self.normalization == "svpn_exact"
             check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps, exact)
@@ -117,9 +137,19 @@ class HeadConfig:
                 value = getattr(self, name)
                 if not is_right(value) and not (value is None and name in OPTIONAL):
                     raise ValueError(f"{name} must be {description}, got {value!r}")
-        for name in ("drop_rate", "cls_pooler_drop_rate"):
+        for name in RATES:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+
+    def _check_sizes(self) -> None:
+        divisor = {"attention": "num_heads", "efficient": "num_queries"}.get(self.pooling)
+        if divisor is not None and self.embed_dim % getattr(self, divisor):
+            raise ValueError(
+                f"{divisor} of pooling={self.pooling!r} must divide embed_dim={self.embed_dim}, "
+                f"got {getattr(self, divisor)}"
+            )
+        if self.pooling == "moment" and self.num_heads < 2:
+            raise ValueError(f"num_heads of pooling='moment' must be at least 2, got {self.num_heads}")
 
     def _check_names(self) -> None:
         choices: tuple[tuple[str, Iterable[str | None]], ...] = (
@@ -129,6 +159,8 @@ class HeadConfig:
             ("projection", PROJECTIONS),
             ("cls_pooler_activation", ACTIVATIONS),
             ("center", CENTERS),
+            ("head_norm", HEAD_NORMS),
+            ("feature_norm", FEATURE_NORMS),
         )
         for name, names in choices:
             if getattr(self, name) not in tuple(names):

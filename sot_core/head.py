@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sot_core.build import ACTIVATIONS, FUSIONS, create_pooling
 from sot_core.config import HeadConfig
+from sot_core.norms.features import apply_batch_norm, create_feature_norm
 
 __all__ = ["ClassificationHead", "Contributions"]
 
@@ -63,6 +64,8 @@ class ClassificationHead(nn.Module):
             self.pool = create_pooling(config)
             self.drop = nn.Dropout(config.drop_rate)
             word_dim = self.pool.out_dim
+        self.cls_norm = create_feature_norm(config.feature_norm, cls_dim) if self._reads_cls else None
+        self.word_norm = create_feature_norm(config.feature_norm, word_dim) if self.fusion.uses_words else None
         cls, words = torch.empty(0, cls_dim), torch.empty(0, word_dim)
         self.num_features = self.fusion.features(cls, words).shape[-1]
         if config.num_classes > 0:
@@ -119,9 +122,14 @@ class ClassificationHead(nn.Module):
             words = self.pool(tokens[:, 1:], None if padding_mask is None else padding_mask[:, 1:])
         else:
             words = self.pool(tokens, padding_mask)
-        if self._reads_cls and self.config.cls_pooler_dim is not None:
-            cls = self.cls_drop(self.cls_activation(self.dense(self.cls_drop(cls))))
-        return cls, self.drop(words) if self.fusion.uses_words else words
+        has_pooler = self._reads_cls and self.config.cls_pooler_dim is not None
+        if has_pooler:
+            cls = self.cls_activation(self.dense(self.cls_drop(cls)))
+        if self.cls_norm is not None:
+            cls = apply_batch_norm(self.cls_norm, cls)
+        if self.word_norm is not None:
+            words = apply_batch_norm(self.word_norm, words)
+        return self.cls_drop(cls) if has_pooler else cls, self.drop(words) if self.fusion.uses_words else words
 
     def _check(self, tokens: Tensor, padding_mask: Tensor | None) -> None:
         if tokens.dim() != 3 or tokens.shape[-1] != self.config.embed_dim:

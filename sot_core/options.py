@@ -12,6 +12,7 @@ from typing import Any
 
 from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
 from sot_core.config import HeadConfig
+from sot_core.norms.features import FEATURE_NORMS, HEAD_NORMS
 from sot_core.projection import PROJECTIONS
 
 __all__ = ["HEAD_OPTIONS", "HeadOption", "add_head_options", "head_settings"]
@@ -60,9 +61,16 @@ HEAD_OPTIONS = (
     ),
     HeadOption("head_normalization", "normalization", str, "normalisation of MGCrP's matrices", tuple(NORMALIZATIONS)),
     HeadOption("head_dropout", "drop_rate", float, "dropout on the pooled words, in [0, 1)"),
-    HeadOption("head_projection", "projection", str, "projection before MGCrP and GCP", tuple(PROJECTIONS)),
-    HeadOption("mgcrp_heads", "num_heads", int, "heads of MGCrP"),
-    HeadOption("mgcrp_q", "q_dim", int, "rows of each head's matrix; the width of GCP's projection"),
+    HeadOption("head_projection", "projection", str, "projection before a second-order pooling", tuple(PROJECTIONS)),
+    HeadOption(
+        "head_feature_norm",
+        "feature_norm",
+        str,
+        "normalisation of each vector before its classifier; batch_norm has no weight and bias",
+        FEATURE_NORMS,
+    ),
+    HeadOption("mgcrp_heads", "num_heads", int, "heads of MGCrP, of moment (at least 2) and of attention"),
+    HeadOption("mgcrp_q", "q_dim", int, "rows of each head's matrix; the width of GCP's and DropCov's projection"),
     HeadOption("mgcrp_k", "k_dim", int, "columns of each head's matrix; default: as --mgcrp-q"),
     HeadOption(
         "mgcrp_center",
@@ -72,13 +80,23 @@ HEAD_OPTIONS = (
         ("token", "sample", "none"),
         none="none",
     ),
-    HeadOption("mgcrp_bias", "proj_bias", bool, "give MGCrP's projection a bias"),
+    HeadOption("mgcrp_bias", "proj_bias", bool, "give the projection of MGCrP and moment a bias"),
+    HeadOption(
+        "mgcrp_head_norm",
+        "head_norm",
+        str,
+        "normalisation of each token's features of each head before the covariance of MGCrP, GCP and DropCov",
+        HEAD_NORMS,
+    ),
     HeadOption("mgcrp_recompute", "recompute", bool, "project again in the backward pass: less memory, more time"),
     HeadOption("svpn_alpha", "alpha", float, "exponent of svPN, in (0, 1]"),
     HeadOption("svpn_iters", "num_iters", int, "power iterations of svPN for each singular value"),
     HeadOption("svpn_values", "num_singular_values", int, "singular values that svPN finds; 0: all", none=0),
     HeadOption("svpn_eps", "residual_eps", float, "0, or 1e-5 for the published form of svPN"),
     HeadOption("gcp_iters", "gcp_iters", int, "Newton-Schulz iterations of GCP"),
+    HeadOption("dropcov_rate", "channel_drop_rate", float, "mean rate of DropCov's channel dropout, in [0, 1)"),
+    HeadOption("attention_mlp", "attention_mlp", bool, "an MLP after the attention of the pooling attention"),
+    HeadOption("efficient_queries", "num_queries", int, "queries of the pooling efficient; they divide the width"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Poolings: word tokens to one vector; :mod:`sot_core.build` lists them by name."""
+"""What all poolings have in common, and MGCrP: word tokens to one vector; :mod:`sot_core.build` lists them by name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from sot_core.math.covariance import CENTERS, center_features, covary
+from sot_core.math.covariance import CENTERS, covary
 from sot_core.math.eager import is_recorded
-from sot_core.math.padding import clear_padding, count_valid
-from sot_core.math.precision import at_least_float32
 from sot_core.math.recompute import recompute_in_parts
-from sot_core.math.square_root import matrix_square_root
 from sot_core.math.token_projection import project_tokens
+from sot_core.norms.features import create_head_norm
 from sot_core.projection import LinearProjection, create_projection
 
-__all__ = ["GlobalAveragePool", "GlobalCovariancePool", "MultiheadCrossCovariancePool", "Pooling"]
+__all__ = ["MultiheadCrossCovariancePool", "Pooling", "SecondOrderPooling", "check_center", "check_sizes"]
 
 PART_BYTES = 2 * 2**20  # of projected tokens that `recompute` makes at a time
 
@@ -102,7 +100,9 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         center: ``"token"``, ``"sample"`` or None.
         projection: ``"linear"`` or ``"batch_norm_relu"`` (the So-ViT head: linear, BatchNorm, ReLU).
         proj_bias: Whether the linear projection has a bias; without effect on a ``center="token"`` covariance.
-        recompute: Project again in the backward pass instead of keeping the projection.
+        recompute: Project again in the backward pass instead of keeping the projection; ignored with a head norm.
+        head_norm: Normalisation of each token's features of each head before the covariance: ``"layer_norm"`` (modules
+            ``x_norm`` and ``y_norm``, each with one weight and bias for all heads) or ``"none"``.
 
     Shape:
         tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, H * q * k), in the dtype of ``tokens``.
@@ -126,21 +126,23 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         projection: str = "linear",
         proj_bias: bool = False,
         recompute: bool = False,
+        head_norm: str = "none",
     ) -> None:
         super().__init__()
         k_dim = q_dim if k_dim is None else k_dim
-        _check_sizes(embed_dim=embed_dim, num_heads=num_heads, q_dim=q_dim, k_dim=k_dim)
-        _check_center(center)
+        check_sizes(embed_dim=embed_dim, num_heads=num_heads, q_dim=q_dim, k_dim=k_dim)
+        check_center(center)
         self.num_heads, self.q_dim, self.k_dim, self.center = num_heads, q_dim, k_dim, center
         self.recompute = recompute
         self.out_dim = num_heads * q_dim * k_dim
         self.proj = create_projection(projection, embed_dim, num_heads * (q_dim + k_dim), bias=proj_bias)
         self.norm = nn.Identity() if norm is None else norm
+        self.x_norm, self.y_norm = (create_head_norm(head_norm, width) for width in (q_dim, k_dim))
 
     def _project_and_pool(
         self, proj: LinearProjection, tokens: Tensor, padding_mask: Tensor | None, num_prefix: int
     ) -> tuple[Tensor, Tensor]:
-        if not self.recompute or is_recorded():
+        if not self.recompute or self.x_norm is not None or is_recorded():
             return super()._project_and_pool(proj, tokens, padding_mask, num_prefix)
         parameters = [value for value in proj.cast_parameters(tokens) if value is not None]
         size = PART_BYTES // max(1, tokens.shape[1] * parameters[0].shape[0] * parameters[0].itemsize)
@@ -154,6 +156,8 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
     def _covary(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Projected tokens (B, N, H * (q + k)) to matrices (B, H, q, k)."""
         x, y = torch.split(projected, [self.num_heads * self.q_dim, self.num_heads * self.k_dim], dim=-1)
+        if self.x_norm is not None and self.y_norm is not None:
+            x, y = self.x_norm(x, padding_mask), self.y_norm(y, padding_mask)
         return covary(x, y, self.num_heads, padding_mask, self.center)
 
     def _normalize(self, matrix: Tensor) -> Tensor:
@@ -168,74 +172,6 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, q_dim={self.q_dim}, k_dim={self.k_dim}, center={self.center!r}"
-
-
-class GlobalCovariancePool(SecondOrderPooling):
-    """Pool word tokens into the square root of their covariance matrix, upper triangle (GCP with iSQRT-COV).
-
-    Args:
-        embed_dim: Token width D (> 0).
-        dim: Width d of the projection (> 0), the side of the covariance matrix.
-        num_iters: Newton-Schulz iterations (>= 1).
-        center: ``"token"`` (a covariance), ``"sample"`` or None, as :func:`~sot_core.math.covariance.cross_covariance`.
-        projection: ``"linear"`` or ``"batch_norm_relu"``.
-
-    Shape:
-        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, d * (d + 1) / 2), in the dtype of ``tokens``.
-
-    Raises:
-        ValueError: if a size is not positive or a name unknown.
-
-    Reference:
-        arXiv:1712.01034. The covariance is over the n valid tokens; the published SoT code divides by the channel
-        count d, so that its output is this one times ``sqrt(n / d)``.
-    """
-
-    triangle: Tensor
-
-    def __init__(
-        self,
-        embed_dim: int,
-        dim: int,
-        num_iters: int = 5,
-        center: str | None = "token",
-        projection: str = "linear",
-    ) -> None:
-        super().__init__()
-        _check_sizes(embed_dim=embed_dim, dim=dim, num_iters=num_iters)
-        _check_center(center)
-        self.dim, self.num_iters, self.center = dim, num_iters, center
-        self.out_dim = dim * (dim + 1) // 2
-        self.proj = create_projection(projection, embed_dim, dim, bias=projection == "linear")
-        rows, columns = torch.triu_indices(dim, dim)
-        self.register_buffer("triangle", rows * dim + columns, False)
-
-    def pool(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
-        x = center_features(projected, padding_mask, self.center)  # both factors: the matrix stays semi-definite
-        covariance = covary(x, x, 1, padding_mask, center=None)[:, 0]
-        root = matrix_square_root(covariance, self.num_iters)
-        return root.flatten(1).index_select(1, self.triangle)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, num_iters={self.num_iters}, center={self.center!r}"
-
-
-class GlobalAveragePool(Pooling):
-    """Mean of the valid word tokens.
-
-    Shape:
-        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, D), in the dtype of ``tokens``.
-    """
-
-    def __init__(self, embed_dim: int) -> None:
-        super().__init__()
-        self.out_dim = embed_dim
-
-    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        total = clear_padding(tokens, padding_mask).sum(dim=1, dtype=at_least_float32(tokens.dtype))
-        if padding_mask is None:
-            return (total / max(tokens.shape[1], 1)).to(tokens.dtype)
-        return (total / count_valid(padding_mask).unsqueeze(-1)).to(tokens.dtype)
 
 
 def _without_prefix(padding_mask: Tensor | None, num_prefix: int) -> Tensor | None:
@@ -254,12 +190,14 @@ def _has_hooks(module: nn.Module) -> bool:
     )
 
 
-def _check_sizes(**sizes: int) -> None:
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError for a size that is not positive, by its name."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be positive, got {size}")
 
 
-def _check_center(center: str | None) -> None:
+def check_center(center: str | None) -> None:
+    """Raise ValueError for a centring that does not exist."""
     if center not in CENTERS:
         raise ValueError(f"Unknown center {center!r}, expected one of {list(CENTERS)}")

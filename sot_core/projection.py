@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sot_core.math.padding import clear_padding
 from sot_core.math.precision import at_least_float32, autocast_dtype
 from sot_core.math.token_projection import project_tokens
+from sot_core.norms.features import apply_batch_norm
 
 __all__ = ["PROJECTIONS", "BatchNormReluProjection", "LinearProjection", "create_projection"]
 
@@ -53,11 +54,8 @@ class BatchNormReluProjection(nn.Module):
         rows = projected.flatten(0, 1)
         if self.training and padding_mask is not None:
             normalized = self._masked_batch_norm(rows, ~padding_mask.flatten())
-        elif self.training and len(rows) < 2:
-            bn = self.bn
-            normalized = F.batch_norm(rows, bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
         else:
-            normalized = self.bn(rows)
+            normalized = apply_batch_norm(self.bn, rows)
         return clear_padding(F.relu(normalized).view_as(projected), padding_mask)
 
     def _masked_batch_norm(self, rows: Tensor, valid: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from sot_base.errors import UsageError
 from sot_base.safetensors_checksum import add_checksum, check_checksum
-from sot_core import ClassificationHead, Contributions, GlobalCovariancePool
+from sot_core import ClassificationHead, Contributions
 from sot_core.build import create_pooling
+from sot_core.covariance_pooling import CovariancePool
 from sot_core.norms.alternatives import LearnableScale
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.error_text import model_location
@@ -335,7 +336,7 @@ class SoTForSequenceClassification(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module of the head as `sot_core` does (called by transformers for what no file has)."""
-        if isinstance(module, GlobalCovariancePool):
+        if isinstance(module, CovariancePool):
             fresh = create_pooling(self.config.head_config())
             for name, buffer in fresh.named_buffers(recurse=False):
                 module.get_buffer(name).copy_(buffer)

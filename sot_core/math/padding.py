@@ -5,11 +5,13 @@ A padding mask (B, N) is True at the tokens to ignore.
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sot_core.math.eager import can_read_values
 
-__all__ = ["clear_padding", "count_valid", "find_valid", "pack_valid"]
+__all__ = ["clear_padding", "clear_without_tokens", "count_valid", "fill_empty", "find_valid", "pack_valid"]
 
 PACKED_SHARE = 0.2  # of padding from which leaving it out is faster than computing on it
 
@@ -21,6 +23,26 @@ def clear_padding(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
         tokens (B, N, D), padding_mask (B, N) -> (B, N, D).
     """
     return tokens if padding_mask is None else tokens.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+
+
+def clear_without_tokens(pooled: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Zero for the samples without a valid token.
+
+    Shape:
+        pooled (B, P), padding_mask (B, N) -> (B, P).
+    """
+    return pooled if padding_mask is None else pooled.masked_fill(padding_mask.all(dim=1, keepdim=True), 0.0)
+
+
+def fill_empty(tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Give samples of length 0 one padded token, so that a maximum or a softmax over the tokens exists.
+
+    Shape:
+        tokens (B, N, D), padding_mask (B, N) -> the same, or (B, 1, D) and (B, 1) where N is 0.
+    """
+    if tokens.shape[1] > 0:
+        return tokens, padding_mask
+    return F.pad(tokens, (0, 0, 0, 1)), torch.ones(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
 
 
 def count_valid(padding_mask: Tensor) -> Tensor:

@@ -63,10 +63,14 @@ def _head_limits(task: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iter
     largest = max((value.numel() for name, value in tensors.items() if "classification_heads." in name), default=0)
     for name in ("num_classes", "mgcrp_heads", "mgcrp_q", "mgcrp_k", "svpn_values"):
         yield f"task.{name}", task.get(name), largest
-    if all(isinstance(task.get(name), int) for name in ("mgcrp_heads", "mgcrp_q")):
-        pooled = task["mgcrp_heads"] * task["mgcrp_q"] * (task.get("mgcrp_k") or task["mgcrp_q"])
-        if task.get("head_pooling") == "mgcrp" and task.get("head_fusion") != "cls":
-            yield "task.mgcrp_heads * mgcrp_q * mgcrp_k", pooled, largest
+    if all(isinstance(task.get(name), int) for name in ("mgcrp_heads", "mgcrp_q")) and task.get("head_fusion") != "cls":
+        heads, q = task["mgcrp_heads"], task["mgcrp_q"]
+        if task.get("head_pooling") == "mgcrp":
+            yield "task.mgcrp_heads * mgcrp_q * mgcrp_k", heads * q * (task.get("mgcrp_k") or q), largest
+        elif task.get("head_pooling") == "moment":
+            yield "task.(mgcrp_heads - 1) * mgcrp_q^2", (heads - 1) * q * q, largest
+        elif task.get("head_pooling") in ("gcp", "dropcov"):
+            yield "task.mgcrp_q * (mgcrp_q + 1) / 2", q * (q + 1) // 2, largest
     for name in ("svpn_iters", "gcp_iters"):
         yield f"task.{name}", task.get(name), MAX_ITERATIONS
 

@@ -80,7 +80,7 @@ class SoTRobertaModel(RobertaModel):
         head_settings: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add a head: fairseq's own for ``fusion="cls"`` or without ``head_settings``, else a second-order one.
+        """Add a head: fairseq's own for plain ``fusion="cls"`` or without ``head_settings``, else one of `sot_core`.
 
         Args:
             name: Its name in ``classification_heads``.
@@ -96,7 +96,7 @@ class SoTRobertaModel(RobertaModel):
         heads = self.classification_heads
         if not name or "." in name or (hasattr(heads, name) and name not in heads):
             raise UsageError(f"not a name for a head: --classification-head-name {name!r}; give letters and digits")
-        if head_settings is None or head_settings.get("fusion") == "cls":
+        if head_settings is None or _is_stock(head_settings):
             super().register_classification_head(name, num_classes, inner_dim, **kwargs)
             return
         args = self.args
@@ -219,6 +219,11 @@ class SoTRobertaModel(RobertaModel):
         if self.strict_head:
             raise UsageError(f"{message}; give the head's options of that checkpoint, or leave out --strict-head")
         logger.warning("%s; all of its tensors are re-initialised: %s", message, ", ".join(sorted(own)))
+
+
+def _is_stock(head_settings: Mapping[str, Any]) -> bool:
+    """Whether fairseq's own head is what the settings describe."""
+    return head_settings.get("fusion") == "cls" and head_settings.get("feature_norm", "none") == "none"
 
 
 def _take(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:

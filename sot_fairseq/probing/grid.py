@@ -15,13 +15,19 @@ from sot_fairseq.probing.training import TrainingSettings
 __all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid"]
 
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
-POOLED = {"head_dropout"}  # what each pooling reads of the head's options
-USED_BY = {
-    "gap": POOLED,
-    "gcp": POOLED | {"head_projection", "mgcrp_q", "mgcrp_center", "gcp_iters"},
-    "mgcrp": POOLED
-    | {"head_projection", "head_normalization"}
-    | {"mgcrp_heads", "mgcrp_q", "mgcrp_k", "mgcrp_center", "mgcrp_bias", "mgcrp_recompute"},
+USED_BY_ALL = {"head_feature_norm"}  # what each pooling reads of the head's options
+COVARIANCE = {"head_projection", "mgcrp_q", "mgcrp_center", "mgcrp_head_norm"}
+USED_BY: dict[str, set[str]] = {
+    "mgcrp": COVARIANCE | {"head_normalization", "mgcrp_heads", "mgcrp_k", "mgcrp_bias", "mgcrp_recompute"},
+    "gcp": COVARIANCE | {"gcp_iters"},
+    "dropcov": COVARIANCE | {"dropcov_rate"},
+    "moment": {"head_projection", "mgcrp_heads", "mgcrp_q", "mgcrp_bias"},
+    "gap": set(),
+    "mean_std": set(),
+    "gem": set(),
+    "max": set(),
+    "attention": {"mgcrp_heads", "attention_mlp"},
+    "efficient": {"efficient_queries"},
 }
 USED_BY_NORMALIZATION = {
     "svpn": {"svpn_alpha", "svpn_iters", "svpn_values", "svpn_eps"},
@@ -55,7 +61,7 @@ class ProbeSettings:
     def head_settings(self) -> dict[str, Any]:
         """Fields of `HeadConfig`."""
         if self.head == "cls":
-            return {"fusion": "cls"}
+            return head_settings({**self.options, "head_fusion": "cls"})
         pooling, _, words = self.head.partition("-")
         fusion = "words" if words else self.options["head_fusion"]
         return head_settings({**self.options, "head_pooling": pooling, "head_fusion": fusion})
@@ -123,9 +129,9 @@ def grid(args: argparse.Namespace) -> list[ProbeSettings]:
 def _used(head: str, chosen: Mapping[str, Any]) -> set[str]:
     """Names of the options that the head reads."""
     if head == "cls":
-        return set()
+        return USED_BY_ALL
     pooling, _, words = head.partition("-")
-    used = USED_BY[pooling] | (set() if words else {"head_fusion"})
+    used = USED_BY_ALL | {"head_dropout"} | USED_BY[pooling] | (set() if words else {"head_fusion"})
     return used | (USED_BY_NORMALIZATION.get(chosen["head_normalization"], set()) if pooling == "mgcrp" else set())
 
 

@@ -196,7 +196,7 @@ def read_classifier(
         known = sorted({key.split(".")[1] for key in state["model"] if key.startswith(HEADS)})
         raise UsageError(f"no classification head {prefix.split('.')[1]!r}: {where} has {', '.join(known) or 'none'}")
     tensors = {key: value for key, value in tensors.items() if value.numel() or key not in STOCK_SHAPES}
-    if any(value.dim() < 1 for value in tensors.values()):
+    if any(value.dim() < 1 for key, value in tensors.items() if key.endswith((".weight", ".bias"))):
         raise UsageError(f"a single number in place of a tensor of the head: {where}; get it again")
     kind = "bert" if (args.name or args.arch or "").startswith(BERT_ARCHS) else "roberta"
     sizes = encoder_sizes(state["model"], args, kind)

@@ -17,6 +17,9 @@ SIZES = {"embed_dim": 12, "num_classes": 3, "num_heads": 2, "q_dim": 5, "k_dim":
 WORDS = {
     **{f"mgcrp-{name}": {"normalization": name} for name in NORMALIZATIONS},
     **{name: {"pooling": name} for name in POOLINGS if name != "mgcrp"},
+    "dropcov": {"pooling": "dropcov", "channel_drop_rate": 0.0},  # nothing random
+    "efficient": {"pooling": "efficient", "num_queries": 3},
+    "attention-mlp": {"pooling": "attention", "attention_mlp": True},
     "mgcrp-sample": {"center": "sample"},
     "mgcrp-uncentred": {"center": None},
     "mgcrp-published": {"residual_eps": 1e-5, "center": "sample"},
@@ -27,12 +30,26 @@ WORDS = {
     "mgcrp-bias": {"proj_bias": True, "center": None},
     "mgcrp-recompute": {"recompute": True},
     "mgcrp-batch_norm_relu": {"projection": "batch_norm_relu"},
+    "mgcrp-head_norm": {"head_norm": "layer_norm"},
     "gcp-batch_norm_relu": {"pooling": "gcp", "projection": "batch_norm_relu"},
+    "gcp-head_norm": {"pooling": "gcp", "head_norm": "layer_norm"},
 }
 # The fusions do not depend on the pooling, but for the default one and one without a matrix.
+RIVALS = [words for words, options in WORDS.items() if options.get("pooling") not in (None, "gcp", "gap")]
 HEADS = [
-    (words, fusion) for words in WORDS for fusion in FUSIONS if fusion in ("sum_fc", "concat", "words", "aggre_all")
+    (words, fusion)
+    for words in WORDS
+    for fusion in FUSIONS
+    if fusion == "sum_fc" or (fusion in ("concat", "words", "aggre_all") and words not in RIVALS)
 ] + [(words, fusion) for words in ("mgcrp-svpn", "gap") for fusion in ("sum_loss", "cls")]
+
+# Poolings and fusions to put on a backbone, for the tests of the sides.
+POOLINGS_AND_FUSIONS = [
+    (pooling, fusion)
+    for pooling in POOLINGS
+    for fusion in FUSIONS
+    if fusion == "sum_fc" or pooling in ("mgcrp", "gcp", "gap")
+]
 
 all_words = pytest.mark.parametrize("words", WORDS)
 all_heads = pytest.mark.parametrize("words, fusion", HEADS)

@@ -57,7 +57,7 @@ def test_a_new_fusion_is_a_class_and_an_entry(monkeypatch):
 
 @pytest.mark.parametrize("name", POOLINGS)
 def test_every_pooling_is_built(name):
-    assert isinstance(create_pooling(HeadConfig(8, 2, pooling=name)), Pooling)
+    assert isinstance(create_pooling(HeadConfig(32, 2, pooling=name)), Pooling)
 
 
 @pytest.mark.parametrize("name", NORMALIZATIONS)

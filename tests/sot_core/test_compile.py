@@ -39,7 +39,7 @@ def test_one_graph(words):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-svpn_exact", "gcp", "mgcrp-batch_norm_relu"])
+@pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-svpn_exact", "gcp", "mgcrp-batch_norm_relu", "attention"])
 def test_one_graph_backwards(words, masked):
     check(head(words), "aot_eager", masked, rtol=1e-2 if words in SENSITIVE else 1e-5)
 
@@ -59,7 +59,10 @@ def test_compilers_see_torchs_own_operations(monkeypatch):
     torch.compile(head(), fullgraph=True, backend="eager")(torch.randn(2, 9, 12))
 
 
-@pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-svpn_exact", "gcp", "gap"])
+@pytest.mark.parametrize(
+    "words",
+    ["mgcrp-svpn", "mgcrp-svpn_exact", "gcp", "moment", "gap", "mean_std", "gem", "max", "attention", "efficient"],
+)
 def test_export_with_any_batch_and_length(words):
     module = head(words).eval()
     sizes = {0: torch.export.Dim("batch", min=2), 1: torch.export.Dim("length", min=3)}

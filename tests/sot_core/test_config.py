@@ -22,7 +22,7 @@ ERRORS = [
     ({"drop_rate": 1.0}, r"drop_rate must be in \[0, 1\), got 1.0"),
     ({"drop_rate": -0.1}, r"drop_rate must be in \[0, 1\), got -0.1"),
     ({"cls_pooler_drop_rate": 1.5}, r"cls_pooler_drop_rate must be in \[0, 1\), got 1.5"),
-    ({"pooling": "max"}, "Unknown pooling 'max', expected one of "),
+    ({"pooling": "median"}, "Unknown pooling 'median', expected one of "),
     ({"fusion": "sum"}, "Unknown fusion 'sum', expected one of "),
     ({"normalization": "svPN"}, "Unknown normalization 'svPN', expected one of "),
     ({"projection": "conv"}, "Unknown projection 'conv', expected one of "),
@@ -36,6 +36,14 @@ ERRORS = [
     ({"num_singular_values": 0}, "num_singular_values must be at least 1 or None, got 0"),
     ({"num_singular_values": 2}, "num_singular_values=2 needs num_iters >= 2, got 1"),
     ({"num_singular_values": None}, "num_singular_values=None needs num_iters >= 2, got 1"),
+    ({"num_queries": 0}, "num_queries must be a positive integer, got 0"),
+    ({"pooling": "efficient"}, "num_queries of pooling='efficient' must divide embed_dim=8, got 32"),
+    ({"pooling": "attention", "num_heads": 3}, "num_heads of pooling='attention' must divide embed_dim=8, got 3"),
+    ({"pooling": "moment", "num_heads": 1}, "num_heads of pooling='moment' must be at least 2, got 1"),
+    ({"attention_mlp": 1}, "attention_mlp must be True or False, got 1"),
+    ({"channel_drop_rate": 1.0}, r"channel_drop_rate must be in \[0, 1\), got 1.0"),
+    ({"head_norm": "batch_norm"}, r"Unknown head_norm 'batch_norm', expected one of \['none', 'layer_norm'\]"),
+    ({"feature_norm": None}, r"Unknown feature_norm None, expected one of \['none', 'batch_norm'\]"),
 ]
 
 

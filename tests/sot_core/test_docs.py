@@ -36,6 +36,17 @@ def test_every_name_is_described():
         assert f"`{name}`" in TEXT, name
 
 
+def test_the_numbers_of_parameters():
+    section = TEXT[TEXT.index("Parameters at the defaults") : TEXT.index("### Normalisations around")]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:5]] for line in section.splitlines()[4:] if line]
+    assert {name for name, *_ in rows} == {*POOLINGS, "attention`, `attention_mlp"}
+    for name, *numbers in rows:
+        pooling, *options = name.split("`, `")
+        head = ClassificationHead(HeadConfig(768, 10, pooling, "words", **dict.fromkeys(options, True)))
+        counts = (sum(parameter.numel() for parameter in module.parameters()) for module in (head.pool, head))
+        assert [int(number) for number in numbers] == [head.pool.out_dim, *counts], name
+
+
 @pytest.mark.e2e
 def test_the_benchmark_prints_a_table():
     command = [sys.executable, "-m", "benchmarks.head", "--quick", "--threads", "1", "--device", "cpu"]

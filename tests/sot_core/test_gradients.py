@@ -77,7 +77,7 @@ def test_cross_covariance(widths, center, masked):
 @pytest.mark.parametrize("training", [False, True])
 @all_words
 def test_pool(words, training):
-    pool = head(words, embed_dim=5, q_dim=3, k_dim=2).train(training).pool
+    pool = head(words, embed_dim=6, q_dim=3, k_dim=2).train(training).pool
     mask = torch.zeros(2, 7, dtype=torch.bool)
     mask[1, 5:] = True
     names, values = zip(*pool.named_parameters(), strict=True) if list(pool.parameters()) else ((), ())
@@ -85,9 +85,9 @@ def test_pool(words, training):
     def forward(tokens, *parameters):
         return torch.func.functional_call(pool, dict(zip(names, parameters, strict=True)), (tokens, mask))
 
-    assert gradcheck(forward, (leaf(2, 7, 5), *values), fast_mode=True)
-    assert gradcheck(lambda tokens: pool(tokens, mask), leaf(2, 7, 5), fast_mode=True)
-    assert gradcheck(lambda tokens: pool(tokens), leaf(2, 7, 5), fast_mode=True)
+    assert gradcheck(forward, (leaf(2, 7, 6), *values), fast_mode=True)
+    assert gradcheck(lambda tokens: pool(tokens, mask), leaf(2, 7, 6), fast_mode=True)
+    assert gradcheck(lambda tokens: pool(tokens), leaf(2, 7, 6), fast_mode=True)
 
 
 @pytest.mark.parametrize("pooler", [None, 6])

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 from sot_core import ClassificationHead, HeadConfig, build, projection, published_form, published_heads
 from sot_core.build import FUSIONS
-from tests.sot_core.cases import SECOND_ORDER, WORDS, all_heads, all_words, assert_close, head, total
+from tests.sot_core.cases import SIZES, WORDS, all_heads, all_words, assert_close, head, total
 
 TOKENS = torch.randn(4, 9, 12, generator=torch.Generator().manual_seed(3))
 POOLED = {words: head(words).pool.out_dim for words in WORDS}
@@ -18,10 +18,11 @@ splittable = pytest.mark.parametrize("fusion", [name for name, fusion in FUSIONS
 
 @all_words
 def test_width_of_the_pooled_words(words):
-    options = WORDS[words]
-    q, k = options.get("q_dim", 5), options.get("k_dim", 4)
-    width = 15 if options.get("pooling") == "gcp" else options.get("num_heads", 2) * q * k
-    width = width if words in SECOND_ORDER else 12
+    options = {**SIZES, "pooling": "mgcrp", **WORDS[words]}
+    heads, q, k = options["num_heads"], options["q_dim"], options["k_dim"]
+    triangle = q * (q + 1) // 2
+    widths = {"mgcrp": heads * q * k, "gcp": triangle, "dropcov": triangle, "moment": (heads - 1) * q**2}
+    width = {**widths, "mean_std": 24}.get(options["pooling"], 12)
     assert POOLED[words] == width == head(words).pool(TOKENS).shape[1]
 
 

@@ -45,6 +45,11 @@ def test_every_field_is_reachable_but_those_that_the_side_decides():
         (("--svpn-iters", "2", "--svpn-values", "0"), "num_singular_values", None),
         (("--svpn-eps", "1e-5"), "residual_eps", 1e-5),
         (("--gcp-iters", "7"), "gcp_iters", 7),
+        (("--head-feature-norm", "batch_norm"), "feature_norm", "batch_norm"),
+        (("--mgcrp-head-norm", "layer_norm"), "head_norm", "layer_norm"),
+        (("--dropcov-rate", "0.25"), "channel_drop_rate", 0.25),
+        (("--attention-mlp",), "attention_mlp", True),
+        (("--efficient-queries", "4"), "num_queries", 4),
     ],
 )
 def test_each_option_sets_its_field(words, field, value):

@@ -1,5 +1,7 @@
 """The heads against the definition, written out sample by sample and head by head (float32, 1e-5)."""
 
+import itertools
+
 import pytest
 import torch
 from torch.nn.functional import linear
@@ -62,16 +64,59 @@ def project(pool, tokens, config):
 
 FIRST_ORDER = {  # of the poolings without a projection: one sample's valid tokens (N, D) -> (D,)
     "gap": lambda tokens: tokens.mean(dim=0),
+    "mean_std": lambda tokens: torch.cat((tokens.mean(dim=0), tokens.var(dim=0, unbiased=False).sqrt())),
+    "max": lambda tokens: tokens.max(dim=0).values,
 }
+
+
+def generalized_mean(pool, tokens):
+    return tokens.clamp_min(1e-6).pow(pool.power).mean(dim=0) ** (1.0 / pool.power)
+
+
+def attention(pool, tokens):
+    width = tokens.shape[1] // pool.num_heads
+    query, keys, values = pool.query_proj(pool.query), pool.key_proj(tokens), pool.value_proj(tokens)
+    averages = []
+    for part in (slice(h * width, (h + 1) * width) for h in range(pool.num_heads)):
+        weights = (keys[:, part] @ query[part] / width**0.5).exp()
+        averages.append(weights @ values[:, part] / weights.sum())
+    pooled = pool.out_proj(torch.cat(averages))
+    return pooled if pool.mlp is None else pooled + pool.mlp(pooled)
+
+
+def efficient_probing(pool, tokens):
+    parts = []
+    for query, values in zip(pool.queries, pool.values, strict=True):
+        weights = (tokens @ query / tokens.shape[1] ** 0.5).exp()
+        parts.append(weights @ (tokens @ values.T) / weights.sum())
+    return torch.cat(parts)
+
+
+LEARNED = {"gem": generalized_mean, "attention": attention, "efficient": efficient_probing}
+
+
+def standardized(values, norm):
+    """Layer normalisation of each token, if there is one."""
+    if norm is None:
+        return values
+    rows = [(row - row.mean()) / (row.var(unbiased=False) + 1e-5).sqrt() for row in values]
+    return torch.stack(rows) * norm.weight + norm.bias
 
 
 def pool_one(pool, tokens, config):
     if config.pooling in FIRST_ORDER:
         return FIRST_ORDER[config.pooling](tokens)
+    if config.pooling in LEARNED:
+        return LEARNED[config.pooling](pool, tokens)
     values = project(pool, tokens, config)
-    if config.pooling == "gcp":
-        values = centred(values, config.center)
+    if config.pooling == "moment":
+        heads = [standardized(part, pool.feature_norm) for part in values.split(config.q_dim, dim=1)]
+        return unit(torch.cat([(x.T @ y / len(tokens)).flatten() for x, y in itertools.pairwise(heads)]))
+    if config.pooling in ("gcp", "dropcov"):
+        values = centred(standardized(values, pool.feature_norm), config.center)
         covariance = values.T @ values / len(values)
+        if config.pooling == "dropcov":
+            return torch.cat([covariance[i, i:] for i in range(len(covariance))])
         trace, eye = covariance.trace(), torch.eye(len(covariance))
         y, z = covariance / trace, eye
         for _ in range(config.gcp_iters):
@@ -81,8 +126,8 @@ def pool_one(pool, tokens, config):
         return torch.cat([root[i, i:] for i in range(len(root))])
     q, k, heads, matrices = config.q_dim, config.k_dim or config.q_dim, config.num_heads, []
     for h in range(heads):
-        x = centred(values[:, h * q : (h + 1) * q], config.center)
-        y = centred(values[:, heads * q + h * k : heads * q + (h + 1) * k], config.center)
+        x = centred(standardized(values[:, h * q : (h + 1) * q], pool.x_norm), config.center)
+        y = centred(standardized(values[:, heads * q + h * k : heads * q + (h + 1) * k], pool.y_norm), config.center)
         matrices.append(normalize(x.T @ y / len(tokens), config, pool.norm).flatten())
     return torch.cat(matrices)
 

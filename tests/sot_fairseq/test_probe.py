@@ -20,6 +20,7 @@ from sot_base.errors import UsageError
 from sot_core.build import FUSIONS
 from sot_fairseq import encoders, probe
 from sot_fairseq.probing.encoding import ProbeTask
+from sot_fairseq.probing.grid import HEAD_NAMES
 from sot_fairseq.probing.token_cache import open_or_create
 from sot_fairseq.probing.training import ProbeData, ProbeSplit, TrainingSettings, lr_factor, predict, train_head
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
@@ -196,6 +197,25 @@ def test_the_second_run_reads_the_cache_and_gives_the_same_numbers(run, cache, c
     assert untimed(first) == untimed(second)
     assert set(cache.iterdir()) == entries
     assert "56 rows" in capsys.readouterr().out.split("read from the cache")[0]
+
+
+def test_every_head_there_is_is_probed(run):
+    results = run(
+        "--heads", *HEAD_NAMES, "--epochs", "1", "--efficient-queries", "4", "--head-feature-norm", "batch_norm"
+    )
+    assert set(results["heads"]) == set(HEAD_NAMES)
+    for name, head in results["heads"].items():
+        command = head["seeds"]["1"]["command"]
+        assert "--head-feature-norm batch_norm" in command
+        assert ("--efficient-queries 4" in command) == name.startswith("efficient")
+
+
+def test_options_of_a_head_are_tried_for_that_head_alone(run):
+    words = ("--heads", "cls", "attention", "moment", "--head-feature-norm", "none", "batch_norm")
+    results = run(*words, "--mgcrp-heads", "2", "4", "--mgcrp-head-norm", "none", "layer_norm", "--epochs", "1")
+    norms = [f"--head-feature-norm {name}" for name in ("none", "batch_norm")]
+    pooled = {f"{head} {norm} --mgcrp-heads {n}" for head in ("attention", "moment") for norm in norms for n in (2, 4)}
+    assert set(results["heads"]) == {f"cls {norm}" for norm in norms} | pooled
 
 
 def test_the_file_has_the_form_of_the_scripts_results(run, capsys):

@@ -10,9 +10,12 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_onnx_gives_the_models_logits(kind, tmp_path, capsys):
-    model = randomize(tiny_model(kind, layers=1))
+@pytest.mark.parametrize(
+    "kind, head",
+    [("bert", {}), ("gpt2", {}), ("bert", {"pooling": "attention", "num_heads": 2, "feature_norm": "batch_norm"})],
+)
+def test_onnx_gives_the_models_logits(kind, head, tmp_path, capsys):
+    model = randomize(tiny_model(kind, layers=1, head=head))
     model.save_pretrained(tmp_path / "model")
     path = tmp_path / "model.onnx"
     main([str(tmp_path / "model"), "--output", str(path)])

@@ -112,7 +112,10 @@ class PlaceScores(nn.Module):
         tokens, head = self.model.word_tokens(features), self.model.head
         if hasattr(head, "dense_fc"):
             return head.dense_logits(tokens)
-        return head.cls_fc(tokens[:, 1:])
+        words = tokens[:, 1:]
+        if head.cls_norm is not None:
+            words = head.cls_norm(words.flatten(0, 1)).view_as(words)
+        return head.cls_fc(words)
 
 
 def token_grid(count: int, image_size: tuple[int, int], name: str = "the model") -> tuple[int, int]:

@@ -363,3 +363,17 @@ def test_a_size_that_no_tensor_has_asks_for_no_memory(field, value, state, train
     for load in (sot_fairseq.from_pretrained, build_all):
         with pytest.raises(UsageError, match=rf"option {re.escape(field)} .*of the checkpoint is {value}, its tensors"):
             load(trained / "checkpoint_best.pt")
+
+
+@pytest.mark.parametrize("pooling, heads, q", [("moment", 300, 2000), ("gcp", 1, 10_000), ("dropcov", 1, 10_000)])
+def test_a_pooling_wider_than_the_tensors_asks_for_no_memory(pooling, heads, q, state, trained, monkeypatch):
+    config = state["cfg"]
+    for name, value in (("head_pooling", pooling), ("mgcrp_heads", heads), ("mgcrp_q", q)):
+        config = with_value(config, ("task", name), value)
+    large = {"classification_heads.sentence_classification_head.large": torch.zeros(10_000)}
+    damaged = {**state, "cfg": config, "model": {**state["model"], **large}}
+    monkeypatch.setattr(checkpoint_file, "read_checkpoint", lambda *_, **__: damaged)
+    with pytest.raises(
+        UsageError, match=r"option task\.\S* ?.*mgcrp_q.* of the checkpoint is .*, its tensors allow 10000"
+    ):
+        sot_fairseq.from_pretrained(trained / "checkpoint_best.pt")

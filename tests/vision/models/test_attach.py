@@ -12,7 +12,7 @@ from torch import nn
 
 import vision
 from sot_core import ClassificationHead, HeadConfig
-from sot_core.build import FUSIONS, POOLINGS
+from tests.sot_core.cases import POOLINGS_AND_FUSIONS
 from vision.models.meta_device import parameters_without_gradient
 
 VIT = {"img_size": 32, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -31,7 +31,7 @@ BACKBONES = {
     "poolformer_s12": ({}, 64, False, 4),
     "mobilenetv3_small_050": ({}, 64, False, 4),
 }
-HEAD = {"num_heads": 2, "q_dim": 3}
+HEAD = {"num_heads": 2, "q_dim": 3, "num_queries": 4}
 
 
 def backbone(name, num_classes=5, **kwargs):
@@ -133,8 +133,7 @@ def test_one_training_step_at_full_width(name, kwargs):
     assert not torch.equal(model.head.word_fc.weight, before)
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling, fusion", POOLINGS_AND_FUSIONS)
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "cait_xxs24_224", "swin_tiny_patch4_window7_224"])
 def test_every_head_on_a_backbone(name, pooling, fusion):
     model = vision.attach_head(backbone(name), pooling=pooling, fusion=fusion, **HEAD)

@@ -115,6 +115,14 @@ class TestSecondOrderHeads:
         assert scores.shape == (2, 5, 2, 2)
         torch.testing.assert_close(scores.flatten(2), model.head.dense_fc(features[:, 1:]).transpose(1, 2))
 
+    def test_places_are_normalised_as_the_class_token_is(self):
+        model = attach_head(create("test_vit", **TINY_VIT), num_heads=2, q_dim=4, feature_norm="batch_norm")
+        nn.init.normal_(model.head.cls_norm.running_mean)
+        scores, _, features = scores_and_logits(spread(model), (32, 32))
+        head, words = model.head, features[:, model.num_prefix_tokens :]
+        normalised = (words - head.cls_norm.running_mean) / (head.cls_norm.running_var + head.cls_norm.eps).sqrt()
+        torch.testing.assert_close(scores.flatten(2), head.cls_fc(normalised).transpose(1, 2), rtol=1e-4, atol=1e-4)
+
     @pytest.mark.parametrize("fusion", ["sum_fc", "sum_loss"])
     def test_covariances_leave_the_classifier_of_the_class_token(self, fusion):
         model = spread(attach_head(create("test_vit", **TINY_VIT), fusion=fusion, num_heads=2, q_dim=4))
