@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -64,7 +65,8 @@ def test_a_packed_archive_is_named_with_the_command_that_unpacks_it(published, t
     with pytest.raises(UsageError, match=r"^label maps in a compressed archive: my maps\..*; unpack it \(") as caught:
         open_label_maps(archive, CLASSES)
     command, folder = re.search(r"unpack it \((.*)\) and give (.*)$", str(caught.value)).groups()
-    subprocess.run(command, shell=True, check=True)
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"  # where `python` is
+    subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": path})
     check(folder)
 
 
