@@ -20,7 +20,7 @@ demo: install
 	PATH="$(BIN):$$PATH" bash glue_scripts/demo.sh
 
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # The numerical tests once more with torch's plainest kernels: no result may depend on how one processor rounds.
 test-portable: install
