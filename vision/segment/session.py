@@ -33,7 +33,7 @@ from vision.segment.transforms import train_transform
 from vision.segment.weights import load_backbone, load_initial, load_pretrained
 from vision.training.class_weights import weigh_classes
 from vision.training.progress import Progress
-from vision.training.resume import require_same
+from vision.training.resume import require_same, require_whole
 from vision.training.saver import StepSaver
 from vision.training.schedule import step_schedule
 from vision.training.seeding import seed_run
@@ -168,6 +168,7 @@ class SegmentSession(Session):
         require_same(pairs)
         if "state" in saved:
             self.checkpoint = {**saved, **_from_state(saved["state"], self.args.batch_size)}
+        require_whole(self.checkpoint, self.resumed)
 
     def read_progress(self) -> Progress:
         """How far the run of the checkpoint has come; ``--val-steps`` and ``--steps`` may have changed since."""

@@ -36,7 +36,7 @@ from vision.models.weights.load import load_initial
 from vision.training.class_weights import WeightedCrossEntropy, weigh_classes
 from vision.training.head_task import HeadTask, Mixup
 from vision.training.progress import Progress
-from vision.training.resume import require_same
+from vision.training.resume import require_same, require_whole
 from vision.training.schedule import epoch_schedule
 from vision.training.seeding import seed_run
 from vision.training.session import Session
@@ -128,6 +128,7 @@ class ClassificationSession(Session):
             raise UsageError(
                 "--resume continues a run of vision/train.py; --initial-checkpoint starts from other weights"
             )
+        require_whole(self.checkpoint, self.resumed)
         saved, options = self.checkpoint["recipe"], self.checkpoint["options"]
         pairs = [(key, recipe[key], saved[key]) for key in ("name", "num_classes")]
         for key in sorted(recipe["kwargs"].keys() | saved["kwargs"].keys()):

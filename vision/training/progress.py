@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from sot_base.errors import UsageError
 from sot_base.schema import of_type
 
 __all__ = ["Progress"]
@@ -59,7 +60,15 @@ class Progress:
             UsageError: naming the attribute that is not what it should be.
         """
         remedy = "the checkpoint is damaged, or not of this version: resume from another one"
-        return of_type(values, cls, f"progress of {where}", remedy)
+        progress = of_type(values, cls, f"progress of {where}", remedy)
+        for name, value in (entry for row in progress.history for entry in row.items()):
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"{name} in a row of the log is {str(value)[:20]!r}, not a number: progress of {where}; {remedy}"
+                ) from None
+        return progress
 
     def note_evaluation(self, value: float) -> None:
         """Count how long the metric has not been better."""

@@ -25,7 +25,20 @@ from sot_base.optimizer_state import check_optimizer_state
 from vision.models.weights.load import load_state
 from vision.training.task import Task
 
-__all__ = ["require_same", "restore"]
+__all__ = ["require_same", "require_whole", "restore"]
+
+PARTS = ("options", "state_dict", "optimizer", "progress", "saver", "images_per_step")
+
+
+def require_whole(checkpoint: Mapping[str, Any], where: object) -> None:
+    """Make sure that a checkpoint has what every run needs to continue.
+
+    Raises:
+        UsageError: naming what is missing.
+    """
+    missing = [part for part in PARTS if part not in checkpoint]
+    if missing:
+        raise UsageError(f"no {', '.join(missing)} in the checkpoint: {where}; resume from another one")
 
 
 def require_same(pairs: Iterable[tuple[str, Any, Any]]) -> None:

@@ -121,3 +121,24 @@ def test_a_checkpoint_of_before_the_history(images, train):
     assert rows(folder) == rows(straight)
     assert_same_state(weights(folder), weights(straight))
     assert len(load(folder)["progress"]["history"]) == 2
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"saver": None}, r"no saver in the checkpoint: .*last\.pth\.tar; resume from another one"),
+        ({"optimizer": None, "images_per_step": None}, "no optimizer, images_per_step in the checkpoint"),
+        ({"progress": {"history": [{"epoch": 0, "lr": "\0"}]}}, r"lr in a row of the log is '\\x00', not a number: .*"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_refused(images, train, change, message):
+    path = train(images, *COMMON, "--max-steps", 6) / "last.pth.tar"
+    checkpoint = torch.load(path, weights_only=True)
+    for key, value in change.items():
+        if value is None:
+            del checkpoint[key]
+        else:
+            checkpoint[key].update(value)
+    torch.save(checkpoint, path)
+    with pytest.raises(UsageError, match=message):
+        train(images, *COMMON, "--resume")
