@@ -171,6 +171,14 @@ class TestCheckpoints:
         with pytest.raises(UsageError, match=r"a segmentation model: .*model_best\.pth\.tar"):
             validate_classifier([str(shapes), "--checkpoint", str(whole), "--device", "cpu"])
 
+    @pytest.mark.parametrize("change", [{"neck": ""}, {"drop_rate": 2.0**31}])
+    def test_a_damaged_description_of_the_model(self, change, shapes, trained, tmp_path):
+        checkpoint = load(trained)
+        checkpoint["segmenter"].update(change)
+        torch.save(checkpoint, tmp_path / "damaged.pth")
+        with pytest.raises(UsageError, match=r"its model cannot be built \(.*damaged\.pth; the checkpoint is damaged"):
+            validate.main([str(shapes), "--checkpoint", str(tmp_path / "damaged.pth"), "--device", "cpu", "-j", "0"])
+
     def test_precision_of_evaluation_is_the_one_that_is_asked_for(self, shapes, trained, monkeypatch):
         from vision.segment import load_trained
 

@@ -202,10 +202,16 @@ def require_its_size(build: Callable[[], nn.Module], state: Mapping[str, Tensor]
         where: The file, for messages.
 
     Raises:
-        UsageError: If the model is larger; as `build`.
+        UsageError: If the model is larger, or cannot be built.
     """
-    with torch.device("meta"):
-        wanted = sum(tensor.numel() for tensor in build().state_dict().values())
+    try:
+        with torch.device("meta"):
+            wanted = sum(tensor.numel() for tensor in build().state_dict().values())
+    except UsageError:
+        raise
+    except Exception as error:  # torch and timm meet almost any in values that fit no model
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UsageError(f"its model cannot be built ({reason}): {where}; {REMEDY}") from error
     there = sum(tensor.numel() for tensor in state.values())
     if wanted > 1.5 * there + 2**20:
         raise UsageError(f"a model of {wanted:,} parameters, {there:,} are in the file: {where}; {REMEDY}")
