@@ -8,6 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def saved_recipe_name(args: Namespace) -> str | None:
     try:
         resolve_options(trial)
         file = next(iter(find_resume(trial)), None)
-        saved = {} if file is None else read_checkpoint(file, plain_values=True).get("options", {})
+        saved = {} if file is None else _plain_values(file).get("options", {})
     except UsageError:  # the run itself reports it
         return None
     finally:
@@ -90,7 +91,7 @@ def find_checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
     updates, errors = {}, []
     for file in files:
         try:
-            updates[file] = read_checkpoint(file, plain_values=True).get("progress", {}).get("updates", 0)
+            updates[file] = _plain_values(file).get("progress", {}).get("updates", 0)
         except UsageError as error:
             errors.append(error)
             _logger.warning(f"left out: {error}")
@@ -129,11 +130,23 @@ def _saved_options(folder: Path) -> Mapping[str, Any]:
     """The options of the run in a folder; none if nothing there can be read."""
     try:
         for file in find_checkpoints(folder):
-            checkpoint = read_checkpoint(file, plain_values=True)
+            checkpoint = _plain_values(file)
             return {**checkpoint["options"], "data_path": checkpoint.get("data_path")}
         return read_yaml(folder / "options.yaml")
     except (UsageError, KeyError):
         return {}
+
+
+def _plain_values(file: Path) -> Mapping[str, Any]:
+    """The plain values of a checkpoint, read once for as long as the file stays the same."""
+    status = file.stat() if file.is_file() else None
+    stamp = None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
+    return _read_values(file.absolute(), stamp)
+
+
+@lru_cache(maxsize=16)
+def _read_values(file: Path, stamp: tuple[int, ...] | None) -> Mapping[str, Any]:
+    return read_checkpoint(file, plain_values=True)
 
 
 def data_identity(options: Mapping[str, Any]) -> tuple[Any, ...]:
