@@ -44,7 +44,7 @@ def start(tmp_path):
 def test_rte_with_nothing_set_but_a_short_training(published, start, tmp_path):
     with serve() as server:
         server.files = published
-        run = start("rte.sh", server.address, SEEDS="1", MAX_EPOCH="1")  # else it would take a quarter of an hour
+        run = start("rte.sh", server.address, SEEDS="1 2", MAX_EPOCH="1")  # else it would take a quarter of an hour
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     folder, cache = tmp_path / "here", tmp_path / "cache"
     said = re.findall(r"^downloading (\S+) \((.+) MB\) to (\S+); terms: (.+)$", run.stderr, re.M)
@@ -59,14 +59,14 @@ def test_rte_with_nothing_set_but_a_short_training(published, start, tmp_path):
     assert sorted(path.name for path in (folder / "glue_data").iterdir()) == ["RTE"]
     results = json.loads((folder / "out" / "rte" / "results.json").read_text())
     assert (results["task"], results["encoder"], sorted(results["heads"])) == ("RTE", "roberta.base", ["cls", "mgcrp"])
-    assert all(list(head["seeds"]) == ["1"] for head in results["heads"].values())
+    assert all(list(head["seeds"]) == ["1", "2"] for head in results["heads"].values())
     rows = [[cell.strip() for cell in line.split("|")] for line in run.stdout.splitlines() if line.startswith("| rte ")]
     assert [(row[2], row[5], row[6], row[10]) for row in rows] == [
-        ("RTE", "cls", "1", "77.60"),
-        ("RTE", "mgcrp", "1", "80.50"),
+        ("RTE", "cls", "2", "77.60"),
+        ("RTE", "mgcrp", "2", "80.50"),
     ]
     assert "== device: " in run.stdout
-    assert run.stdout.count("epoch 001 | valid on") == 2
+    assert run.stdout.count("epoch 001 | valid on") == 4
 
 
 def test_what_is_there_is_not_downloaded(published, start, tmp_path):

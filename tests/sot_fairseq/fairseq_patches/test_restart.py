@@ -109,7 +109,14 @@ class TestWholeCheckpoints:
     @pytest.mark.slow
     @pytest.mark.e2e
     def test_a_kill_while_a_file_is_written(self, kills, data, tmp_path):
-        files = FILES if kills else ("checkpoint_best.pt", "checkpoint_last.pt", "dict.txt")
+        some = (
+            "checkpoint1.pt",
+            "checkpoint.best_accuracy_*.pt",
+            "checkpoint_best.pt",
+            "checkpoint_last.pt",
+            "dict.txt",
+        )
+        files = FILES if kills else some
         words = [
             "-m",
             "tests.sot_fairseq.killed_training",
@@ -205,10 +212,8 @@ class TestSignals:
         assert updates(read_checkpoint(tmp_path / "checkpoint_last.pt", lazy=False)) >= 5
 
     def test_ctrl_c_is_one_line(self, data, tmp_path):
-        words = ("--max-epoch", "2000", "--num-workers", "1", "--write-checkpoints-asynchronously")
-        process = start(command(data, tmp_path, *BEST, *words))
-        log = read_until(process.stdout, "begin training epoch 2")
-        assert "--write-checkpoints-asynchronously is ignored" in log
+        process = start(command(data, tmp_path, *BEST, "--max-epoch", "2000", "--num-workers", "1"))
+        read_until(process.stdout, "begin training epoch 2")
         children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
         status, output = self.finish(process)
@@ -228,6 +233,14 @@ class TestSignals:
         assert self.finish(process)[0] == 0
         assert max(children for children, _ in counts) <= 2  # one for training, one for validation
         assert max(files for _, files in counts[10:]) <= max(files for _, files in counts[:10]) + 16
+
+
+def test_asynchronous_writing_is_ignored_with_a_warning(data, tmp_path):
+    words = command(data, tmp_path, *BEST, "--max-update", "1", "--write-checkpoints-asynchronously")
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "--write-checkpoints-asynchronously is ignored" in done.stdout + done.stderr
+    assert (tmp_path / "checkpoint_last.pt").is_file()
 
 
 def test_the_log_of_a_resume_names_no_other_file(data, tmp_path, caplog):

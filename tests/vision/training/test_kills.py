@@ -42,22 +42,16 @@ def shapes(tmp_path_factory):
     return segment_conftest.make_set(tmp_path_factory.mktemp("shapes"), {"training": 4, "validation": 2})
 
 
-def pytest_generate_tests(metafunc):
-    """Without ``--kills``, token labeling is left out: its trainer and files are those of classification."""
-    kinds = [kind for kind in LENGTH if kind != "token labeling" or metafunc.config.getoption("--kills")]
-    if "start" in metafunc.fixturenames:
-        metafunc.parametrize("start", kinds, indirect=True)
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("start", LENGTH, indirect=True)
 def test_a_killed_run_goes_on(kills, start):
     run, folder = start
     moments = in_a_process(run, folder)
     expected = contents(folder)
     indices = defaultdict(list)
     for index, moment in enumerate(moments):
-        indices[moment if kills else moment[1:]].append(index)  # else once in each file
-    assert {moment[-1] for moment in indices} >= {"last.pth.tar", "model_best.pth.tar", "options.yaml", "summary.csv"}
+        indices[moment].append(index)
+    assert {name for _, name in indices} >= {"last.pth.tar", "model_best.pth.tar", "options.yaml", "summary.csv"}
     count = 0
     for moment, places in indices.items():
         chosen = evenly(places, kills or 1)
