@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sot_core.math.covariance import CENTERS, covary
-from sot_core.math.eager import is_recorded
+from sot_core.math.eager import has_hooks, is_recorded
 from sot_core.math.recompute import recompute_in_parts
 from sot_core.math.token_projection import project_tokens
 from sot_core.norms.features import create_head_norm
@@ -68,7 +68,7 @@ class SecondOrderPooling(Pooling):
         return pooled.to(tokens.dtype)
 
     def split(self, tokens: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if not _is_plain(self.proj) or _has_hooks(self):
+        if not _is_plain(self.proj) or has_hooks(self):
             return super().split(tokens, padding_mask)
         prefix, pooled = self._project_and_pool(self.proj, tokens, padding_mask, num_prefix=1)
         return prefix[:, 0], pooled.to(tokens.dtype)
@@ -180,14 +180,7 @@ def _without_prefix(padding_mask: Tensor | None, num_prefix: int) -> Tensor | No
 
 def _is_plain(proj: nn.Module) -> TypeGuard[LinearProjection]:
     """Whether `project_tokens` may stand for the call of the projection: no one hooks or replaces it."""
-    return type(proj) is LinearProjection and type(proj.weight) is nn.Parameter and not _has_hooks(proj)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return any(
-        getattr(module, name)
-        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    )
+    return type(proj) is LinearProjection and type(proj.weight) is nn.Parameter and not has_hooks(proj)
 
 
 def check_sizes(**sizes: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["can_read_values", "is_recorded"]
+__all__ = ["can_read_values", "has_hooks", "is_recorded"]
 
 
 def is_recorded() -> bool:
@@ -16,3 +16,11 @@ def is_recorded() -> bool:
 def can_read_values(tensor: Tensor) -> bool:
     """Whether what is computed may depend on the tensor's values; on a GPU, reading one waits for all earlier work."""
     return tensor.device.type == "cpu" and type(tensor) is Tensor and not is_recorded()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a hook waits for the module's call, so that it must be called."""
+    return any(
+        getattr(module, name)
+        for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    )

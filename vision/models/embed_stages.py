@@ -18,6 +18,8 @@ from timm.models.densenet import DenseBlock
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
+from vision.models.dense_block import ReluDenseBlock, Transition
+
 __all__ = ["EMBED_STYLES", "MAX_HALVINGS", "NonLocalBlock", "build_tokenizer"]
 
 MAX_HALVINGS = 4  # the stem and three stages
@@ -79,24 +81,6 @@ class NonLocalBlock(nn.Module):
         return self.bn_norm(self.W(mixed.transpose(1, 2).unflatten(2, x.shape[2:])) + self.shortcut(x))
 
 
-class ReluDenseBlock(DenseBlock):
-    """Dense block whose layers have ReLU alone: each feature map is rectified once, not again for every later layer.
-
-    Shape:
-        (B, C, H, W) -> (B, C + layers * growth, H, W).
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, norm_layer=lambda chans, **dd: nn.ReLU(), **kwargs)
-
-    def forward(self, init_features: Tensor) -> Tensor:
-        features, rectified = [init_features], [F.relu(init_features)]
-        for layer in self.values():
-            features.append(layer.conv2(layer.norm2(layer.conv1(torch.cat(rectified, dim=1)))))
-            rectified.append(F.relu(features[-1]))
-        return torch.cat(features, dim=1)
-
-
 def _densenet(
     dim: int, strides: list[int], dd: dict[str, Any], dense_layers: int = 6, dense_norm: bool = False
 ) -> Stages:
@@ -109,7 +93,7 @@ def _densenet(
         transition = OrderedDict(norm=nn.BatchNorm2d(chans, **dd), conv=nn.Conv2d(chans, 2 * dim, 1, bias=False, **dd))
         if stride == 2:
             transition["pool"] = nn.AvgPool2d(2)
-        stages.append(nn.Sequential(transition))
+        stages.append(Transition(transition))
         chans = 2 * dim
     return stages, chans
 

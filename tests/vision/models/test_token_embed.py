@@ -105,18 +105,6 @@ def test_all_parameters_learn(kind):
     assert all(parameter.grad is not None for parameter in embed.parameters())
 
 
-def test_rectifying_once_equals_rectifying_in_every_layer():
-    from timm.models.densenet import DenseBlock
-
-    from vision.models.embed_stages import ReluDenseBlock
-
-    once = ReluDenseBlock(3, 8, bn_size=2, growth_rate=4)
-    each = DenseBlock(3, 8, bn_size=2, growth_rate=4, norm_layer=lambda chans, **dd: torch.nn.ReLU())
-    each.load_state_dict(once.state_dict())
-    image = torch.randn(2, 8, 6, 6)
-    torch.testing.assert_close(once(image), each(image), rtol=0, atol=0)
-
-
 def test_the_dictionary_is_not_changed_and_builds_share_nothing():
     cfg = {"type": "DenseNet", "embedding_dim": 64, "large_output": False}
     before = copy.deepcopy(cfg)
