@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
-import time
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.timing import describe_device, median_seconds, seconds
 from sot_core import ClassificationHead, HeadConfig
 
 
@@ -133,36 +132,22 @@ class Contender:
         for leaf in self.leaves:
             leaf.grad = None
 
-    def seconds(self) -> float:
-        """Time of one step, the GPU drained before and after."""
-        clock = time.thread_time if not self.on_gpu and torch.get_num_threads() == 1 else time.perf_counter
-        self.synchronize()
-        start = clock()
-        self.step()
-        self.synchronize()
-        return clock() - start
-
     def extra_bytes(self) -> int:
         """Peak memory of one step above what was allocated before it."""
         self.clear()
         if not self.on_gpu:
             return self._peak_of_cpu_allocations()
-        self.synchronize()
+        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         self.step()
-        self.synchronize()
+        torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
 
     def gradient_bytes(self) -> int:
         """Memory of the gradients that a step leaves behind."""
         self.step()
         return sum(leaf.grad.nbytes for leaf in self.leaves if leaf.grad is not None)
-
-    def synchronize(self) -> None:
-        """Wait for the GPU."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
 
     def _peak_of_cpu_allocations(self) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
@@ -203,15 +188,13 @@ def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int
         del heads["sot_core, recompute"]  # a compiler decides itself what to keep
     contenders = {name: Contender(head.to(device), shape, device, compiled, padding) for name, head in heads.items()}
     logits = {name: contender.step() for name, contender in contenders.items()}
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    repetitions = max(repetitions, min(20 * repetitions, int(1.0 / contenders["naive"].seconds())))
-    for i in range(repetitions):
-        for name in sorted(contenders, reverse=i % 2 == 1):
-            times[name].append(contenders[name].seconds())
+    repetitions = max(repetitions, min(20 * repetitions, int(1.0 / seconds(contenders["naive"].step, device))))
+    steps = {name: contender.step for name, contender in contenders.items()}
+    times = median_seconds(steps, repetitions, device)
     measured = {}
     for name, contender in contenders.items():
         extra = contender.extra_bytes() / MIB
-        measured[name] = (statistics.median(times[name]) * 1e3, extra, extra - contender.gradient_bytes() / MIB)
+        measured[name] = (times[name] * 1e3, extra, extra - contender.gradient_bytes() / MIB)
     rows = []
     for name, numbers in measured.items():
         cells = [f"{value:.2f} ({value / base:.2f})" for value, base in zip(numbers, measured["naive"], strict=True)]
@@ -238,8 +221,7 @@ def main() -> None:
         args.modes, args.repetitions = ["eager"], 2
     torch.manual_seed(0)
     device = torch.device(args.device)
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"torch {torch.__version__}, {where}, median of {args.repetitions}; in brackets relative to naive\n")  # noqa: T201
+    print(f"{describe_device(device)}, median of {args.repetitions}; in brackets relative to naive\n")  # noqa: T201
     print("| (B, N, C, heads, q = k, classes) | mode | head | ms | extra MiB | working MiB | difference |")  # noqa: T201
     print("|---|---|---|---|---|---|---|")  # noqa: T201
     for mode in args.modes:

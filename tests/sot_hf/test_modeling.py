@@ -149,8 +149,12 @@ def test_loaded_heads_have_their_buffers_and_start_values(pooling, normalization
     model = randomize(tiny_model("bert", head=head))
     model.save_pretrained(tmp_path)
     loaded = SoTForSequenceClassification.from_pretrained(tmp_path)
+    for saved, restored in ((model.parameters(), loaded.parameters()), (model.buffers(), loaded.buffers())):
+        for tensor, other in zip(saved, restored, strict=True):
+            assert_close(other, tensor, rtol=0, atol=0)
     rows = batch()
-    assert_close(logits_of(loaded, **rows), logits_of(model, **rows), rtol=0, atol=0)
+    # kernels may round by where an array lies in memory
+    assert_close(logits_of(loaded, **rows), logits_of(model, **rows), rtol=1e-5, atol=1e-5)
 
 
 def test_regression_and_several_labels():

@@ -1,0 +1,123 @@
+"""Time and memory of image models: training steps and evaluation, beside timm's DeiT of the same size.
+
+A step is forward, cross entropy and backward on random images; evaluation is a forward pass. float32 on the CPU; on a
+GPU bf16 autocast. Models of SoT are measured a second time with a plain token embedding: the same weights, images as
+loaders give them, layers of dense blocks one by one on concatenated features, convolution before pooling.
+
+- Time: median, the contenders take turns. With one CPU thread it is the CPU time of that thread, else wall time.
+- Kept memory: what autograd keeps of the forward pass for the backward pass, without parameters.
+
+Run ``python -m benchmarks.vision_step``; ``--quick`` is a smoke test.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from types import MethodType
+
+import timm
+import torch
+import torch.nn.functional as F
+from timm.models.densenet import DenseBlock
+from torch import Tensor, nn
+
+import vision  # noqa: F401  registers the models
+from benchmarks.timing import describe_device, median_seconds
+from vision.models.token_embed import TokenEmbed
+
+MIB = 2**20
+PEERS = {"sot_tiny": "deit_tiny_patch16_224", "sot_small": "deit_small_patch16_224"}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=PEERS, default=["sot_tiny"])
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="one image, one repetition")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.quick:
+        args.batch_size, args.repetitions = 1, 1
+    device = torch.device(args.device)
+    print(f"{describe_device(device)}, batch {args.batch_size}, median of {args.repetitions}\n")  # noqa: T201
+    print("| model | training step, ms | evaluation, ms | kept memory, MiB |\n|---|---|---|---|")  # noqa: T201
+    for name in args.models:
+        for row in compare(name, args.batch_size, args.repetitions, device):
+            print(row, flush=True)  # noqa: T201
+
+
+def compare(name: str, batch_size: int, repetitions: int, device: torch.device) -> list[str]:
+    """Rows of the table for a model, the model with a plain embedding, and its peer; ratios are to the second."""
+    torch.manual_seed(0)
+    images = torch.randn(batch_size, 3, 224, 224, device=device)
+    labels = torch.randint(1000, (batch_size,), device=device)
+    plain_name = f"{name}, plain embedding"
+    models = {name: timm.create_model(name), plain_name: timm.create_model(name)}
+    models[plain_name].load_state_dict(models[name].state_dict())
+    embed = models[plain_name].patch_embed
+    embed.forward = MethodType(plain_embedding, embed)
+    models[PEERS[name]] = timm.create_model(PEERS[name])
+    for model in models.values():
+        model.to(device)
+    training = {key: partial(train, model, images, labels) for key, model in models.items()}
+    evaluation = {key: partial(evaluate, model, images) for key, model in models.items()}
+    columns = [median_seconds(steps, repetitions, device) for steps in (training, evaluation)]
+    columns = [{key: value * 1e3 for key, value in column.items()} for column in columns]
+    columns.append({key: kept_bytes(model, images) / MIB for key, model in models.items()})
+    rows = []
+    for key in models:
+        cells = [f"{column[key]:.0f} ({column[key] / column[plain_name]:.2f})" for column in columns]
+        rows.append(f"| {key} | {' | '.join(cells)} |")
+    return rows
+
+
+def plain_embedding(embed: TokenEmbed, images: Tensor) -> Tensor:
+    """Tokens by the modules of an embedding of DenseNet type, one after the other."""
+    features = embed.proj.stem(images)
+    for stage in embed.proj.stage:
+        in_turn = DenseBlock.forward if isinstance(stage, DenseBlock) else nn.Sequential.forward
+        features = in_turn(stage, features)
+    return embed.norm(embed.proj.transition(features).flatten(2).transpose(1, 2))
+
+
+def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """One step without the optimizer."""
+    model.train().zero_grad()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+        logits = model(images)
+    F.cross_entropy(logits.float(), labels).backward()
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, images: Tensor) -> Tensor:
+    """Logits."""
+    model.eval()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+        return model(images)
+
+
+def kept_bytes(model: nn.Module, images: Tensor) -> int:
+    """Bytes of the arrays that a forward pass keeps for the backward pass."""
+    parameters = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        output = model.train()(images)  # alive until the arrays are counted, so that no address comes twice
+    del output
+    return sum(kept.values())
+
+
+if __name__ == "__main__":
+    main()
