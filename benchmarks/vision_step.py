@@ -13,6 +13,7 @@ Run ``python -m benchmarks.vision_step``; ``--quick`` is a smoke test.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from types import MethodType
 
@@ -30,7 +31,7 @@ MIB = 2**20
 PEERS = {"sot_tiny": "deit_tiny_patch16_224", "sot_small": "deit_small_patch16_224"}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=PEERS, default=["sot_tiny"])
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="one image, one repetition")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.quick:

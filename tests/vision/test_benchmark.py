@@ -1,0 +1,21 @@
+"""benchmarks/vision_step.py: it prints its table, and what it compares computes the same."""
+
+import timm
+import torch
+
+from benchmarks import vision_step
+
+
+def test_it_prints_a_table(capsys):
+    vision_step.main(["--quick", "--device", "cpu"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| sot_tiny")]
+    assert [row[0] for row in rows] == ["| sot_tiny", "| sot_tiny, plain embedding"]
+    kept = [float(row[3].partition(" ")[0]) for row in rows]
+    assert kept[0] < kept[1]
+
+
+def test_the_plain_embedding_gives_the_models_tokens():
+    embed = timm.create_model("sot_tiny", depth=1).double().eval().patch_embed
+    images = torch.randn(1, 3, 224, 224, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(vision_step.plain_embedding(embed, images), embed(images), rtol=0, atol=1e-10)
