@@ -13,6 +13,7 @@ with quiet_import():
     from sot_fairseq.fairseq_patches.data_paths import take_paths_with_colons
     from sot_fairseq.fairseq_patches.divergence import report_divergence
     from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
+    from sot_fairseq.fairseq_patches.optimizer_start import create_optimizers_without_compiler
     from sot_fairseq.fairseq_patches.safe_loading import load_safely
     from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
@@ -27,4 +28,5 @@ gather_on_cpu_too()
 report_divergence()
 write_whole_checkpoints()
 take_paths_with_colons()
+create_optimizers_without_compiler()
 prepare_command_line(__path__[0])
