@@ -11,27 +11,30 @@ with their reasons, and the exit status is 1 (2 if nothing finished). Started ag
 trainings are done, the others continue from their last checkpoint. SIGTERM, SIGHUP and Ctrl-C are passed on to the
 training, which saves a checkpoint on the first two, and end the run with 128 plus the signal's number.
 
-This program stays small, for it waits while others work: it imports neither torch nor fairseq.
+Where there is no GPU, the trainings and the evaluation are forks of this program, which imports what they need once:
+that takes longer than a short training. Each is a process of its own all the same, and trains as a new one would.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import importlib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from follow_log import LogFollower, failure_reason
 
 from sot_base.atomic import atomic_file, remove_unfinished
-from sot_base.children import Children
+from sot_base.children import Children, Process
 from sot_base.errors import UsageError, run_main
 
 FAILED = "failed.txt"  # beside the checkpoints of a training that failed: the reason
-MODULES = {"fairseq-train": "fairseq_cli.train"}  # of commands that are not python -m MODULE
+MODULES = {"fairseq-train": "sot_fairseq.train"}  # of commands that are not python -m MODULE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,9 +149,7 @@ class Run:
         follower = LogFollower(log, name)
         start = follower.place
         with log.open("ab") as stream:
-            training = self.children.start(
-                _command(shlex.split(text)), stdout=stream, stderr=stream, pass_fds=[self.lock.fileno()]
-            )
+            training = self._start(*_command(shlex.split(text)), output=stream)
             (status,) = self.children.wait(training, look=follower.look)
         follower.close()
         if not status:
@@ -161,11 +162,31 @@ class Run:
 
     def _show_results(self) -> int:
         _say(f"{self.task}: dev results")
-        return self._call(f"{self.side}.results", str(self.folder))
+        return abs(self.children.wait(self._start(f"{self.side}.results", str(self.folder)))[0])
 
     def _call(self, module: str, *words: str) -> int:
         process = self.children.start(_python(module, *words), pass_fds=[self.lock.fileno()])
         return abs(self.children.wait(process)[0])
+
+    def _start(self, module: str, *words: str, output: IO[bytes] | None = None) -> Process:
+        """Start ``python -m module words``, if possible as a fork."""
+        if not _can_fork(module):
+            command = _python(module, *words)
+            return self.children.start(command, stdout=output, stderr=output, pass_fds=[self.lock.fileno()])
+
+        def run() -> None:
+            sys.argv = [module, *words]
+            run_main(importlib.import_module(module).main)
+
+        return self.children.fork(run, output)
+
+
+def _can_fork(module: str) -> bool:
+    """Import a module and what it needs; a GPU cannot be used in a fork of a process that has looked for it."""
+    importlib.import_module(module)
+    import torch
+
+    return not torch.cuda.is_available()
 
 
 class _lock:  # noqa: N801  # a context manager
@@ -199,9 +220,8 @@ def _side(encoder: str) -> str:
 
 
 def _command(words: list[str]) -> list[str]:
-    """A command of ``command.txt`` with this interpreter."""
-    module, arguments = (words[2], words[3:]) if words[0] == "python" else (MODULES[words[0]], words[1:])
-    return _python(module, *arguments)
+    """Module and arguments of a command of ``command.txt``."""
+    return words[2:] if words[0] == "python" else [MODULES[words[0]], *words[1:]]
 
 
 def _python(module: str, *words: str) -> list[str]:

@@ -10,9 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["Children"]
+from sot_base.forked import ForkedProcess
+
+__all__ = ["Children", "Process"]
+
+Process = subprocess.Popen[Any] | ForkedProcess
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -32,7 +36,7 @@ class Children:
 
     def __init__(self) -> None:
         self.stopped = 0
-        self._running: list[subprocess.Popen[Any]] = []
+        self._running: list[Process] = []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Children:
@@ -54,6 +58,24 @@ class Children:
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process; options are those of `subprocess.Popen`."""
+        process = subprocess.Popen(command, preexec_fn=self._end_with_the_parent(), **options)
+        self._add(process)
+        return process
+
+    def fork(self, function: Callable[[], object], output: IO[bytes] | None = None) -> ForkedProcess:
+        """Start a process that runs a function with what this one has imported (:class:`ForkedProcess`)."""
+        process = ForkedProcess(function, output, self._before, self._end_with_the_parent())
+        self._add(process)
+        return process
+
+    def _add(self, process: Process) -> None:
+        self._running.append(process)
+        if self.stopped and self.stopped != signal.SIGINT:  # came before the process was known
+            process.send_signal(self.stopped)
+
+    @staticmethod
+    def _end_with_the_parent() -> Callable[[], None]:
+        """What a new process calls in order to end with this one."""
         parent = os.getpid()
 
         def end_with_the_parent() -> None:
@@ -62,11 +84,9 @@ class Children:
                 if os.getppid() != parent:  # killed in between
                     os._exit(1)
 
-        process = subprocess.Popen(command, preexec_fn=end_with_the_parent, **options)
-        self._running.append(process)
-        return process
+        return end_with_the_parent
 
-    def wait(self, *processes: subprocess.Popen[Any], look: Callable[[], None] | None = None) -> list[int]:
+    def wait(self, *processes: Process, look: Callable[[], None] | None = None) -> list[int]:
         """Wait for processes, and look at them from time to time.
 
         Args:
@@ -93,7 +113,7 @@ class Children:
             look()
         if self.stopped:
             raise SystemExit(128 + self.stopped)
-        return [process.returncode for process in processes]
+        return [process.wait() for process in processes]
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.stopped = self.stopped or number

@@ -233,7 +233,7 @@ class Sweep:
 
 def run_training(children: Children, words: Sequence[str], log: IO[str]) -> int:
     """Run ``fairseq-train``; returns its status."""
-    training = children.start([sys.executable, "-m", "fairseq_cli.train", *words], stdout=log, stderr=log)
+    training = children.start([sys.executable, "-m", "sot_fairseq.train", *words], stdout=log, stderr=log)
     return children.wait(training)[0]
 
 

@@ -1,7 +1,7 @@
-"""Metrics over a whole data set, by scikit-learn and scipy; all are fractions (1.0 is best), not percent.
+"""Metrics over a whole data set; all are fractions (1.0 is best), not percent.
 
 Predictions and targets are class indices (rows,), numbers (rows,), or sets of classes (rows, K), bool, where a row may
-have several labels.
+have several labels. Metrics of classes are computed from counts (:mod:`sot_text.class_counts`), correlations by scipy.
 """
 
 from __future__ import annotations
@@ -12,72 +12,39 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from sot_base.errors import UsageError
 from sot_base.names import join_names
+from sot_text.class_counts import CLASS_METRICS, ClassCounts, count_classes
 
-__all__ = ["METRICS", "check_metrics", "compute_metrics", "constant_values", "value_name"]
+__all__ = ["METRICS", "check_metrics", "compute_metrics", "constant_classes", "constant_values", "value_name"]
 
 logger = logging.getLogger(__name__)
 
 
-Metric = Callable[[np.ndarray, np.ndarray, int], float]  # predictions, targets, number of classes
-
-
-def accuracy(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Share of correct predictions; a set of classes counts as correct if all of it is."""
-    return float(accuracy_score(targets, predictions))
-
-
-def f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
-    average = "binary" if num_classes <= 2 else "macro"
-    return float(f1_score(targets, predictions, average=average, zero_division=0.0))
-
-
-def f1_micro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """F1 over all decisions: one for each row and class."""
-    return float(f1_score(targets, predictions, average="micro", zero_division=0.0))
-
-
-def f1_macro(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Mean of the classes' F1."""
-    return float(f1_score(targets, predictions, average="macro", zero_division=0.0))
-
-
-def mcc(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Matthews correlation coefficient; 0 if the predictions or the targets are all the same."""
-    if _constant(predictions) or _constant(targets):
-        return 0.0
-    return float(matthews_corrcoef(targets, predictions))
-
-
-def acc_and_f1(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
-    """Mean of accuracy and F1."""
-    return (accuracy(predictions, targets, num_classes) + f1(predictions, targets, num_classes)) / 2
-
-
-def pearson(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+def pearson(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Pearson's correlation; 0 if the predictions or the targets are all the same."""
-    return _correlation(stats.pearsonr, predictions, targets)
+    from scipy.stats import pearsonr  # here: only regressions need scipy, which takes a second to import
+
+    return _correlation(pearsonr, predictions, targets)
 
 
-def spearman(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+def spearman(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Spearman's rank correlation; 0 if the predictions or the targets are all the same."""
-    return _correlation(stats.spearmanr, predictions, targets)
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, predictions, targets)
 
 
-def pearson_and_spearman(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> float:
+def pearson_and_spearman(predictions: np.ndarray, targets: np.ndarray) -> float:
     """Mean of both correlations."""
-    return (pearson(predictions, targets, num_classes) + spearman(predictions, targets, num_classes)) / 2
+    return (pearson(predictions, targets) + spearman(predictions, targets)) / 2
 
 
-METRICS: dict[str, Metric] = {
-    metric.__name__: metric
-    for metric in (accuracy, f1, mcc, acc_and_f1, f1_micro, f1_macro, pearson, spearman, pearson_and_spearman)
+CORRELATIONS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    metric.__name__: metric for metric in (pearson, spearman, pearson_and_spearman)
 }
+METRICS = (*CLASS_METRICS, *CORRELATIONS)
 
 
 def _correlation(function: Callable[..., Any], predictions: np.ndarray, targets: np.ndarray) -> float:
@@ -106,21 +73,42 @@ def constant_values(
         first: What to call the first prediction and the first target (:func:`value_name`); None: by their values.
         where: What data and what model these are.
     """
-    if len(targets) < 2:
+    is_number = targets.dtype.kind == "f"
+    collapsed = _constant(predictions) or (is_number and bool(np.ptp(predictions) <= 1e-3 * np.ptp(targets)))
+    share = None
+    if not is_number:
+        share = (targets == predictions[0]).reshape(len(targets), -1).all(axis=1).mean()
+    names = first or (value_name(predictions[0]), value_name(targets[0]))
+    return _describe(len(targets), collapsed, _constant(targets), names, share, where)
+
+
+def constant_classes(counts: ClassCounts, first: tuple[str, str], where: str = "") -> list[str]:
+    """As :func:`constant_values`, from counts of classes."""
+    share = counts.correct / counts.rows  # of a constant prediction: the share of its class
+    return _describe(counts.rows, counts.constant_predictions, counts.constant_targets, first, share, where)
+
+
+def _describe(
+    rows: int,
+    constant_predictions: bool,
+    constant_targets: bool,
+    names: tuple[str, str],
+    share: float | None,
+    where: str,
+) -> list[str]:
+    """The messages: ``names`` are of prediction and target, ``share`` is of the targets that are as predicted."""
+    if rows < 2:
         return []
     of, messages = f" of {where}" if where else "", []
-    predicted, true = first or (value_name(predictions[0]), value_name(targets[0]))
-    if _constant(targets):
-        messages.append(f"all {len(targets)} targets{of} are {true}: correlations and mcc are 0 by definition")
-    is_number = targets.dtype.kind == "f"
-    collapsed = bool(np.ptp(predictions) <= 1e-3 * np.ptp(targets)) if is_number else False
-    if _constant(predictions) or collapsed:
-        message = f"all {len(predictions)} predictions{of} are {predicted}: correlations and mcc are 0 by definition"
-        if not _constant(targets):
-            share = (targets == predictions[0]).reshape(len(targets), -1).all(axis=1).mean()
-            right = "" if is_number else f", as are {share:.0%} of the targets"
+    predicted, true = names
+    if constant_targets:
+        messages.append(f"all {rows} targets{of} are {true}: correlations and mcc are 0 by definition")
+    if constant_predictions:
+        message = f"all {rows} predictions{of} are {predicted}: correlations and mcc are 0 by definition"
+        if not constant_targets:
+            right = "" if share is None else f", as are {share:.0%} of the targets"
             message = (
-                f"all {len(predictions)} predictions{of} are {predicted}{right}: the model has collapsed; if "
+                f"all {rows} predictions{of} are {predicted}{right}: the model has collapsed; if "
                 "this persists after a few epochs, lower the learning rate, warm up longer, or try another seed"
             )
         messages.append(message)
@@ -196,4 +184,9 @@ def compute_metrics(
             logger.warning(message)
     if num_classes is None:
         num_classes = int(max(predictions.max(), targets.max())) + 1
-    return {name: METRICS[name](predictions, targets, num_classes) for name in names}
+    if set(names) & CLASS_METRICS.keys():
+        counts = count_classes(predictions, targets, num_classes)
+    return {
+        name: CORRELATIONS[name](predictions, targets) if name in CORRELATIONS else CLASS_METRICS[name](counts)
+        for name in names
+    }

@@ -14,8 +14,8 @@ TYPES: dict[TargetKind, tuple[Any, Any]] = {"classes": (np.int16, np.int16), "nu
 
 
 def pack(kind: TargetKind, predictions: Tensor, targets: Tensor) -> tuple[bytes, bytes]:
-    """Predictions and targets as bytes: class indices (rows,), sets of classes (rows, K), bool, or numbers (rows,)."""
-    arrays = [values.detach().cpu().numpy() for values in (predictions, targets)]
+    """Predictions and targets on the CPU as bytes: class indices (rows,), sets (rows, K), bool, or numbers (rows,)."""
+    arrays = [values.numpy() for values in (predictions, targets)]
     if kind == "sets":
         return np.packbits(arrays[0]).tobytes(), np.packbits(arrays[1]).tobytes()
     return arrays[0].astype(TYPES[kind][0]).tobytes(), arrays[1].astype(TYPES[kind][1]).tobytes()

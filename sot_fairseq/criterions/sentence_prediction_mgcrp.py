@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -16,8 +17,9 @@ from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from sot_fairseq.criterions.outputs import TargetKind, pack, unpack
 from sot_fairseq.tasks.task_config import option
+from sot_text.class_counts import CLASS_METRICS, ClassCounts, count_classes
 from sot_text.glue import MULTI_LABEL_METRICS, NUMBER_METRICS
-from sot_text.metrics import compute_metrics, constant_values, value_name
+from sot_text.metrics import compute_metrics, constant_classes, constant_values, value_name
 
 __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]
 
@@ -50,8 +52,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
     For ``sum_loss`` it is the sum over both classifiers. The mean over a batch is that of torch's own losses: weighted
     by the classes' weights, and over classes where a row may have several labels.
 
-    In validation the predictions of all batches and processes are gathered and the metrics computed once over all of
-    them, in percent and not rounded.
+    In validation the predictions of all processes are gathered, and the metrics are those over all of them, in percent
+    and not rounded. Of classes only counts are kept.
 
     Raises:
         UsageError: if ``class_weights`` cannot be read, or is given for a regression.
@@ -96,11 +98,12 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         if not model.training:
             self._check_outputs(logits[0], sample)
             predictions = self._predictions(logits[0])
+            predictions, targets = predictions.detach().cpu(), targets.cpu()
             log["predictions"], log["targets"] = pack(self.kind, predictions, targets)
             log |= {"kind": self.kind, "num_classes": logits[0].shape[-1], "split": sample.get("split")}
             log["model"] = getattr(self.task, "run_name", "")
             names = getattr(self.task, "label_names", ())
-            log["first"] = tuple(value_name(values[0].cpu().numpy(), names) for values in (predictions, targets))
+            log["first"] = tuple(value_name(values[0].numpy(), names) for values in (predictions, targets))
         elif self.kind != "numbers":
             right = self._predictions(sum(logits)) == targets
             log["correct"] = right.view(len(targets), -1).all(dim=1).sum()
@@ -147,8 +150,12 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             return
         first = with_predictions[0]
         arrays = [unpack(first["kind"], log) for log in with_predictions]
-        for key, values in zip(("_predictions", "_targets"), zip(*arrays, strict=True), strict=True):
-            metrics.log_concat_tensor(key, torch.cat([torch.from_numpy(part) for part in values]))
+        if first["kind"] == "numbers":
+            for key, values in zip(("_predictions", "_targets"), zip(*arrays, strict=True), strict=True):
+                metrics.log_concat_tensor(key, torch.cat([torch.from_numpy(part) for part in values]))
+        else:
+            counts = sum(count_classes(*pair, first["num_classes"]).to_array() for pair in arrays)
+            metrics.log_scalar_sum("_counts", torch.from_numpy(counts))
         for number, name in enumerate(METRIC_NAMES[first["kind"]]):
             metrics.log_derived(name, _Metric(name, first, warns=number == 0))
 
@@ -159,7 +166,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
 
 class _Metric:
-    """One metric, in percent, over all predictions gathered so far.
+    """One metric, in percent, over everything gathered so far.
 
     fairseq asks after every batch, but the warning about a collapsed model comes when the split is complete.
 
@@ -170,14 +177,19 @@ class _Metric:
     """
 
     def __init__(self, name: str, log: dict[str, Any], warns: bool) -> None:
-        self.name, self.warns = name, warns and log["split"]
-        self.num_classes = log["num_classes"] if log["kind"] == "classes" else None
+        self.name, self.warns, self.are_sets = name, warns and log["split"], log["kind"] == "sets"
         self.split, self.model, self.first = log["split"], log["model"], log["first"]
 
     def __call__(self, meters: Any) -> float:
+        if self.name in CLASS_METRICS:
+            counts = ClassCounts.from_array(meters["_counts"].sum.numpy(), self.are_sets)
+            self._warn(counts.rows, lambda where: constant_classes(counts, self.first, where))
+            return 100.0 * CLASS_METRICS[self.name](counts)
         predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
-        if self.warns and len(targets) >= self.split[1]:
-            where = ", ".join(part for part in (f"split {self.split[0]!r}", self.model) if part)
-            for message in constant_values(predictions, targets, self.first, where):
+        self._warn(len(targets), lambda where: constant_values(predictions, targets, self.first, where))
+        return 100.0 * compute_metrics([self.name], predictions, targets, warn=False)[self.name]
+
+    def _warn(self, rows: int, messages: Callable[[str], list[str]]) -> None:
+        if self.warns and rows >= self.split[1]:
+            for message in messages(", ".join(part for part in (f"split {self.split[0]!r}", self.model) if part)):
                 logger.warning(message)
-        return 100.0 * compute_metrics([self.name], predictions, targets, self.num_classes, warn=False)[self.name]

@@ -114,7 +114,7 @@ class DataHeader:
         if content.get("format_version") != FORMAT_VERSION:
             raise UsageError(f"not of format version {FORMAT_VERSION}: {path.absolute()}; {advice}")
         header = of_type(content, cls, str(path.absolute()), advice)
-        unknown = {*header.metrics, header.main_metric} - METRICS.keys()
+        unknown = {*header.metrics, header.main_metric} - set(METRICS)
         if unknown:
             shown = ", ".join(name[:40] for name in sorted(unknown)[:5])
             raise UsageError(f"unknown metrics {shown}: {path.absolute()}; {advice}")

@@ -23,15 +23,18 @@ from sot_base.errors import UsageError, os_error_message, write_utf8
 from sot_base.loading_processes import loading_process_message
 from sot_fairseq.fairseq_patches.stop_signals import signals_for_children
 
-__all__ = ["find_usage_error", "prepare_command_line"]
+__all__ = ["find_usage_error", "is_user_dir", "prepare_command_line"]
 
 logger = logging.getLogger(__name__)
 
 
-def prepare_command_line(package_folder: str) -> None:
-    """If fairseq imported this package as ``--user-dir``, report mistakes and return to the launch directory."""
-    if os.path.abspath(package_folder) not in getattr(import_user_module, "memo", ()):
-        return
+def is_user_dir(package_folder: str) -> bool:
+    """Whether fairseq imports this package as ``--user-dir``."""
+    return os.path.abspath(package_folder) in getattr(import_user_module, "memo", ())
+
+
+def prepare_command_line() -> None:
+    """Report mistakes, pass signals on, and return to the launch directory."""
     write_utf8()
     _report_usage_errors()
     _prepare_start()

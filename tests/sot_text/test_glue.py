@@ -100,7 +100,7 @@ def test_labels_and_metric(name, labels, main_metric):
     task = GLUE_TASKS[name]
     assert (task.labels, task.main_metric) == (labels, main_metric)
     assert task.main_metric in task.metrics
-    assert set(task.metrics) <= METRICS.keys()
+    assert set(task.metrics) <= set(METRICS)
     assert task.num_classes == (len(labels) or 1)
     assert task.regression == (name == "STS-B")
     assert task.num_inputs == (1 if name in ("CoLA", "SST-2") else 2)

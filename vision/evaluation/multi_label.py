@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sklearn.metrics import average_precision_score
 from timm.task.evaluator import MultiLabelClassificationEvaluator
 from torch import Tensor
 
@@ -53,6 +52,8 @@ class MultiLabelEvaluator(MultiLabelClassificationEvaluator):
 
     def per_class(self, class_names: Sequence[str]) -> list[dict[str, Any]]:
         """For each class its name and images, and average precision (None without images), precision, recall and F1."""
+        from sklearn.metrics import average_precision_score  # here: its import takes over a second
+
         outputs, (predicted, targets) = torch.cat(self.outputs), self._sets()
         rows = []
         for index, name in enumerate(class_names):

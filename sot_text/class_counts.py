@@ -1,0 +1,126 @@
+"""Classification metrics from counts of each class, which add up over batches; equal to scikit-learn's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["CLASS_METRICS", "ClassCounts", "count_classes"]
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class is predicted, true, and both.
+
+    Attributes:
+        table: (3, K) int64: rows for which a class is predicted and true, is predicted, is true.
+        correct: Rows whose prediction is right; of sets of classes, whose whole set is.
+        rows: Rows counted.
+        are_sets: Whether a row may have several classes.
+    """
+
+    table: np.ndarray
+    correct: int
+    rows: int
+    are_sets: bool = False
+
+    def to_array(self) -> np.ndarray:
+        """(3K + 2,) int64: all of it as one vector, for adding up and for checkpoints."""
+        return np.concatenate([self.table.ravel(), [self.correct, self.rows]])
+
+    @classmethod
+    def from_array(cls, array: np.ndarray, are_sets: bool) -> ClassCounts:
+        """The inverse of :meth:`to_array`."""
+        return cls(array[:-2].reshape(3, -1), int(array[-2]), int(array[-1]), are_sets)
+
+    @property
+    def constant_predictions(self) -> bool:
+        """Whether all rows have the same prediction."""
+        return self._constant(self.table[1])
+
+    @property
+    def constant_targets(self) -> bool:
+        """Whether all rows have the same target."""
+        return self._constant(self.table[2])
+
+    def _constant(self, counts: np.ndarray) -> bool:
+        return bool(((counts == 0) | (counts == self.rows)).all())
+
+    def f1_of_classes(self) -> np.ndarray:
+        """(K,) F1 of each class; 0 for a class that is neither predicted nor true."""
+        values: np.ndarray = 2.0 * self.table[0] / np.maximum(self.table[1] + self.table[2], 1)
+        return values
+
+
+def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> ClassCounts:
+    """Count the classes of a batch or a whole data set.
+
+    Args:
+        predictions: Class indices (rows,), or sets of classes (rows, K), bool.
+        targets: The truth, of the same shape.
+        num_classes: K; of indices at least 2 are counted.
+
+    Raises:
+        ValueError: If they are no classes, as in regression.
+    """
+    if predictions.ndim == 2:
+        table = np.stack([(predictions & targets).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)])
+        return ClassCounts(table, int((predictions == targets).all(axis=1).sum()), len(targets), are_sets=True)
+    if predictions.dtype.kind not in "iu" or targets.dtype.kind not in "iu":
+        raise ValueError(f"need class indices, got {predictions.dtype} and {targets.dtype}")
+    right = predictions == targets
+    parts = (targets[right], predictions, targets)
+    table = np.stack([np.bincount(part, minlength=max(num_classes, 2)) for part in parts])
+    return ClassCounts(table, int(right.sum()), len(targets))
+
+
+def accuracy(counts: ClassCounts) -> float:
+    """Share of correct predictions; a set of classes counts as correct if all of it is."""
+    return counts.correct / counts.rows
+
+
+def f1(counts: ClassCounts) -> float:
+    """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
+    _need_one_class_a_row(counts)
+    return float(counts.f1_of_classes()[1]) if counts.table.shape[1] == 2 else f1_macro(counts)
+
+
+def f1_micro(counts: ClassCounts) -> float:
+    """F1 over all decisions: one for each row and class."""
+    hits, predicted, true = counts.table.sum(axis=1)
+    return float(2.0 * hits / max(predicted + true, 1))
+
+
+def f1_macro(counts: ClassCounts) -> float:
+    """Mean of the classes' F1; where a row has one class, of those classes that are predicted or true."""
+    values = counts.f1_of_classes()
+    return float(np.mean(values if counts.are_sets else values[counts.table[1:].any(axis=0)]))
+
+
+def mcc(counts: ClassCounts) -> float:
+    """Matthews correlation coefficient; 0 if the predictions or the targets are all the same.
+
+    Its form for K classes (Gorodkin, Comput. Biol. Chem. 28, 2004), which for two is the usual one.
+    """
+    _need_one_class_a_row(counts)
+    predicted, true = counts.table[1:].astype(np.float64)
+    rows = float(counts.rows)
+    spread = (rows**2 - predicted @ predicted) * (rows**2 - true @ true)
+    return float((counts.correct * rows - predicted @ true) / np.sqrt(spread)) if spread else 0.0
+
+
+def acc_and_f1(counts: ClassCounts) -> float:
+    """Mean of accuracy and F1."""
+    return (accuracy(counts) + f1(counts)) / 2
+
+
+def _need_one_class_a_row(counts: ClassCounts) -> None:
+    if counts.are_sets:
+        raise ValueError("this metric needs one class a row, not sets of classes")
+
+
+CLASS_METRICS: dict[str, Callable[[ClassCounts], float]] = {
+    metric.__name__: metric for metric in (accuracy, f1, mcc, acc_and_f1, f1_micro, f1_macro)
+}

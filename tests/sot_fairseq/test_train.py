@@ -1,0 +1,47 @@
+"""``python -m sot_fairseq.train``: fairseq-train without what a training does not need."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sot_base.safe_checkpoint import read_checkpoint
+from tests.sot_fairseq.conftest import command, run_train
+from tests.sot_fairseq.killed_training import contents, differences
+from tests.support import REPOSITORY
+
+PROGRAM = """
+import sys
+words, folders = sys.argv[1:-2], sys.argv[-2:]
+from sot_base.forked import ForkedProcess
+from sot_fairseq import train
+status = ForkedProcess(lambda: train.main([*words, "--save-dir", folders[0]])).wait()
+train.main([*words, "--save-dir", folders[1]])
+print("fork", status)
+print("imported", *sorted({"scipy", "sklearn", "torch._dynamo"} & set(sys.modules)))
+from fairseq.criterions.sentence_prediction import acc_and_f1, pearson_and_spearman
+from fairseq.tasks.audio_classification import sklearn_metrics
+import numpy as np
+left, right = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
+print("stock", acc_and_f1(left, right)["f1"], pearson_and_spearman(left, right)["corr"] > 0.5)
+print("task", sklearn_metrics.accuracy_score(left, right))
+"""
+
+
+@pytest.mark.slow
+def test_the_same_bits_without_scikit_learn_and_the_compiler(data, tmp_path):
+    words = [word for word in command(data, "-", "--max-update", "3", "--dropout", "0.2") if word != "--user-dir"]
+    words.remove(str(REPOSITORY / "sot_fairseq"))  # it is added
+    folders = [str(tmp_path / name) for name in ("fork", "process")]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words, *folders], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines[-4:] == ["fork 0", "imported", f"stock {2 / 3} True", "task 0.75"]
+    run_train(data, tmp_path / "stock", "--max-update", "3", "--dropout", "0.2")
+    stock = contents(tmp_path / "stock")["checkpoint_last.pt"]
+    for folder in folders:
+        state = read_checkpoint(f"{folder}/checkpoint_last.pt", lazy=False)
+        assert not differences(state["model"], stock["model"])
+        assert not differences(state["last_optimizer_state"], stock["last_optimizer_state"])
