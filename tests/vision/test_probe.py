@@ -45,12 +45,11 @@ def test_the_second_call_reads_the_store_and_the_model_is_one_for_all_commands(
     words += ("--cache-dtype", "float32")
     first = run(model, *words)
     assert "encoding 21 rows, " in capsys.readouterr().out
-    monkeypatch.setattr(ImageEncoder, "save", lambda *_: None)
     encode = ImageEncoder.encode
     monkeypatch.setattr(
         ImageEncoder, "encode", lambda self, images: encode(self, images) if len(images) == 1 else pytest.fail("ran")
     )
-    second = run(model, *words)
+    second = run(model, *words, "--save", "none")
     assert "read from the cache, no encoder was run" in capsys.readouterr().out
     monkeypatch.undo()
     assert list(first["heads"]) == ["cls", "mgcrp", "gap-words"]

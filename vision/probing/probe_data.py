@@ -14,6 +14,7 @@ from sot_probe.fingerprint import array_digest
 from sot_probe.store_writer import SplitPlan
 from vision.data import BadImages, ImageSet, create_eval_loader
 from vision.data.files import FolderTree
+from vision.data.multi_label import MultiLabelSet
 from vision.data.sources import ArraySource, TreeImages
 from vision.probing.image_encoder import ImageEncoder
 
@@ -47,9 +48,10 @@ class ImageStates:
         """The states of the next images; of others after a part that was there already."""
         first = int(rows[0])
         if self._next.get(split) != first:
-            rest = range(first, len(self.sources[split].targets))
+            source = self.sources[split]
+            rest = range(first, len(source.targets))
             loader = create_eval_loader(
-                ImageSet(self.sources[split]),
+                ImageSet(source) if source.targets.ndim == 1 else MultiLabelSet(source),
                 self.encoder.data_config,
                 self.batch_size,
                 workers=self.workers,
