@@ -297,7 +297,7 @@ class SoTForSequenceClassification(PreTrainedModel):
             return outputs.last_hidden_state
         states = states_of_layers(outputs, self.config.layers)
         if not kept:  # the user did not ask for them
-            outputs.hidden_states = None
+            outputs["hidden_states"] = None
         return states[0] if self.layer_mix is None else self.layer_mix(states)
 
     def class_token_first(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
