@@ -39,7 +39,7 @@ from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
 from sot_probe.options import add_probe_options
 from sot_probe.store_writer import StateEncoder
-from sot_probe.training import TrainingSettings
+from sot_probe.trainee import TrainingSettings
 from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
 
 __all__ = ["FairseqProbe", "main"]

@@ -38,7 +38,7 @@ from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
 from sot_probe.options import add_probe_options
 from sot_probe.store_writer import SplitPlan, plan_batches
-from sot_probe.training import Optimize, adamw
+from sot_probe.trainee import Optimize, adamw
 from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
 from sot_text.splits import find_data
 

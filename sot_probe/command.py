@@ -34,7 +34,8 @@ from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
 from sot_probe.store import Store, open_or_create
 from sot_probe.store_writer import StateEncoder
-from sot_probe.training import Optimize, Split
+from sot_probe.trainee import Optimize
+from sot_probe.training import Split
 
 __all__ = ["ProbeSide", "check_options", "run_probe"]
 

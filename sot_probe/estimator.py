@@ -27,7 +27,8 @@ from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
 from sot_probe.states import TokenStates
-from sot_probe.training import Candidate, Split, TrainingSettings, predict, require_success, train_heads
+from sot_probe.trainee import Candidate, TrainingSettings
+from sot_probe.training import Split, predict, require_success, train_heads
 
 __all__ = ["HeadClassifier", "RowEncoder"]
 

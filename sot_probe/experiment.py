@@ -13,19 +13,8 @@ from sot_probe.grid import ProbeSettings
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
-from sot_probe.training import (
-    NOT_FINITE,
-    Candidate,
-    Measure,
-    Metrics,
-    Optimize,
-    Outcome,
-    Split,
-    TrainingSettings,
-    adamw,
-    predict,
-    train_heads,
-)
+from sot_probe.trainee import NOT_FINITE, Candidate, Measure, Metrics, Optimize, Outcome, TrainingSettings, adamw
+from sot_probe.training import Split, predict, train_heads
 
 __all__ = ["Choice", "Experiment", "SeedResult"]
 

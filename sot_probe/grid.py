@@ -10,7 +10,7 @@ from typing import Any
 
 from sot_core.build import FUSIONS, POOLINGS
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_probe.training import TrainingSettings
+from sot_probe.trainee import TrainingSettings
 
 __all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid", "head_fields", "training_words"]
 

@@ -33,7 +33,7 @@ from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
 from sot_probe.options import add_probe_options
-from sot_probe.training import Optimize, adamw
+from sot_probe.trainee import Optimize, adamw
 from vision.cli.config_file import Parser
 from vision.cli.device import command_processes, default_workers
 from vision.cli.options import add_max_pixels, add_source_options, non_negative_int, positive_int

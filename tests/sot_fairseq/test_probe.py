@@ -25,7 +25,8 @@ from sot_probe.grid import HEAD_NAMES
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective, as_targets
 from sot_probe.store import open_or_create
-from sot_probe.training import Candidate, Split, TrainingSettings, lr_factor, predict, train_heads
+from sot_probe.trainee import Candidate, TrainingSettings, lr_factor
+from sot_probe.training import Split, predict, train_heads
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
 from tests.sot_fairseq.conftest import run_train, write_rows
 

@@ -13,7 +13,8 @@ from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective, as_targets
 from sot_probe.states import TokenStates
-from sot_probe.training import Candidate, Split, TrainingSettings, lr_factor, predict, train_heads
+from sot_probe.trainee import Candidate, TrainingSettings, lr_factor
+from sot_probe.training import Split, predict, train_heads
 
 DIM = 6
 FAST = TrainingSettings(lr=0.02, batch_size=8, epochs=3)
