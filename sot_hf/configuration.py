@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
@@ -17,7 +17,10 @@ CLS_POSITIONS = ("first", "last")
 DROPOUT_NAMES = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "resid_pdrop", "hidden_dropout")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 # keyword arguments of from_pretrained that replace what a configuration says
-CONFIG_ARGUMENTS = ("num_labels", "id2label", "label2id", "problem_type", "head", "cls_position", "freeze_backbone")
+CONFIG_ARGUMENTS = (
+    *("num_labels", "id2label", "label2id", "problem_type"),
+    *("head", "cls_position", "freeze_backbone", "layers"),
+)
 OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not the user's
 
 
@@ -33,11 +36,13 @@ class SoTConfig(PretrainedConfig):
         cls_position: Where the token is that stands for the sequence: ``first`` ([CLS], ``<s>``) or ``last`` (the last
             valid one, as in decoders); None: as the backbone's kind has it.
         freeze_backbone: Whether only the head learns; the backbone is in evaluation mode, without gradients.
+        layers: Numbers of the layers whose states the head reads: one, or several, of which it reads a learned mix
+            (`sot_core.layer_mix.LayerMix`); 0 the embeddings, None: the last layer.
         **kwargs: transformers' own: ``num_labels``, ``id2label``, ``problem_type``...
 
     Raises:
         ValueError: for a head that cannot be built, another ``cls_position`` or ``problem_type``, labels that are not
-            numbered from 0 on, or an encoder-decoder.
+            numbered from 0 on, layers that the backbone does not have, or an encoder-decoder.
 
     Example:
         >>> from transformers import BertConfig
@@ -57,12 +62,14 @@ class SoTConfig(PretrainedConfig):
         head: Mapping[str, Any] | None = None,
         cls_position: str | None = None,
         freeze_backbone: bool = False,
+        layers: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         self.backbone = _backbone_config(backbone)
         self.head: dict[str, Any] = {}
         self.cls_position = default_cls_position(self.backbone) if cls_position is None else cls_position
         self.freeze_backbone = freeze_backbone
+        self.layers = self._check_layers(layers)
         if kwargs.get("label2id") and not kwargs.get("id2label"):
             kwargs["id2label"] = {number: name for name, number in kwargs["label2id"].items()}
         if kwargs.get("id2label") and kwargs.get("num_labels", len(kwargs["id2label"])) != len(kwargs["id2label"]):
@@ -96,6 +103,16 @@ class SoTConfig(PretrainedConfig):
             kwargs = {"id2label": backbone.id2label, "label2id": backbone.label2id, **kwargs}
         kwargs.setdefault("problem_type", getattr(backbone, "problem_type", None))
         return cls(backbone, **kwargs)
+
+    def _check_layers(self, layers: Sequence[int] | None) -> list[int] | None:
+        if layers is None:
+            return None
+        count = self.backbone.get_text_config().num_hidden_layers
+        found = list(layers) if isinstance(layers, list | tuple) else []
+        valid = found and all(type(layer) is int and 0 <= layer <= count for layer in found)
+        if not valid or len(set(found)) < len(found):
+            raise ValueError(f"layers must be different numbers from 0 to {count}, got {layers!r}")
+        return None if found == [count] else found
 
     @property
     def hidden_size(self) -> int:

@@ -113,6 +113,8 @@ def to_fairseq(source: Path, output: Path) -> None:
         raise UsageError(f"a {kind} where a BERT or RoBERTa with a head is expected: {source.absolute()}; give one")
     if config.cls_position != "first":
         raise UsageError(f"fairseq's task has no decoder: {source.absolute()}; keep it")
+    if config.layers is not None:
+        raise UsageError(f"fairseq's head reads the last layer, this one {config.layers}: {source.absolute()}; keep it")
     backbone, kind = config.backbone, config.backbone.model_type
     labels = check_labels(saved_labels(config) or (), os.fspath(source)) if config.num_labels > 1 else ()
     model = load_weights(os.fspath(source), config, dtype=torch.float32)

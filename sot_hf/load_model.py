@@ -18,7 +18,7 @@ from sot_hf.load_config import saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
 
-__all__ = ["load_model", "load_weights"]
+__all__ = ["load_backbone", "load_model", "load_weights"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,23 @@ def load_weights(path: str, config: PretrainedConfig, **arguments: Any) -> SoTFo
         UsageError: For whatever keeps the weights from loading.
     """
     return _load(SoTForSequenceClassification.from_saved, path, config, arguments)
+
+
+def load_backbone(path: str, config: PretrainedConfig) -> SoTForSequenceClassification:
+    """Load a plain backbone, in float32, with a head that is not trained.
+
+    Args:
+        path: Folder or name of the model.
+        config: What :func:`sot_hf.load_config.load_config` gave.
+
+    Raises:
+        UsageError: For whatever keeps the weights from loading, or a backbone that no head fits.
+    """
+    try:
+        config = SoTConfig(config)
+    except ValueError as error:
+        raise UsageError(f"no head fits the backbone ({error}): {model_location(path)}; give an encoder") from error
+    return _load(SoTForSequenceClassification.from_backbone, path, config, {"dtype": torch.float32})
 
 
 def load_model(

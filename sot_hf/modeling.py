@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,12 +22,13 @@ from sot_base.safetensors_checksum import add_checksum, check_checksum
 from sot_core import ClassificationHead, Contributions
 from sot_core.build import create_pooling
 from sot_core.covariance_pooling import CovariancePool
+from sot_core.layer_mix import LayerMix
 from sot_core.norms.alternatives import LearnableScale
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.error_text import model_location
 from sot_hf.model_card import write_model_card
 
-__all__ = ["SoTForSequenceClassification"]
+__all__ = ["SoTForSequenceClassification", "states_of_layers"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class SoTForSequenceClassification(PreTrainedModel):
                 module._is_hf_initialized = True  # transformers' mark: keep the weights
         config.backbone = self.backbone.config
         self.classifier = ClassificationHead(config.head_config())
+        self.layer_mix = LayerMix(len(config.layers)) if len(config.layers or ()) > 1 else None
         self.register_buffer("class_weights", None, persistent=False)
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
@@ -234,7 +236,7 @@ class SoTForSequenceClassification(PreTrainedModel):
             input_ids, attention_mask, token_type_ids, position_ids (B, T) or inputs_embeds (B, T, D); labels (B,) class
             indices or numbers, (B, K) for several regression targets or multi-label; logits (B, K).
         """
-        tokens, outputs = self._encode(
+        tokens, outputs = self.encode(
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
@@ -243,7 +245,7 @@ class SoTForSequenceClassification(PreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
         )
-        logits = self.classifier(*self._class_token_first(tokens, attention_mask))
+        logits = self.classifier(*self.class_token_first(tokens, attention_mask))
         parts = logits if isinstance(logits, tuple) else (logits,)  # a pair in training with sum_loss
         loss = None
         if labels is not None:
@@ -267,11 +269,11 @@ class SoTForSequenceClassification(PreTrainedModel):
         Raises:
             ValueError: for ``aggre_all``, whose logits do not split.
         """
-        tokens, _ = self._encode(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        return self.classifier.contributions(*self._class_token_first(tokens, attention_mask))
+        tokens, _ = self.encode(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+        return self.classifier.contributions(*self.class_token_first(tokens, attention_mask))
 
-    def _encode(self, **inputs: Any) -> tuple[Tensor, Any]:
-        """The backbone's last hidden states (B, T, D) and all of its output."""
+    def encode(self, **inputs: Any) -> tuple[Tensor, Any]:
+        """The hidden states (B, T, D) that the head reads, and all of the backbone's output."""
         mask = inputs["attention_mask"]
         if inputs.get("position_ids") is None and mask is not None and self.config.cls_position == "last":
             inputs["position_ids"] = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)  # padding on the left shifts nothing
@@ -283,11 +285,22 @@ class SoTForSequenceClassification(PreTrainedModel):
                 given.pop(name, None)
         if "use_cache" in self.inputs:
             given["use_cache"] = False
+        wants_layers = bool(given.get("output_hidden_states", self.config.output_hidden_states))
+        if self.config.layers is not None:
+            given["output_hidden_states"] = True
         with contextlib.nullcontext() if self._backbone_learns(inputs.get("inputs_embeds")) else torch.no_grad():
             outputs = self.backbone(**given, return_dict=True)
-        return outputs.last_hidden_state, outputs
+        return self._read_layers(outputs, wants_layers), outputs
 
-    def _class_token_first(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _read_layers(self, outputs: Any, kept: bool) -> Tensor:
+        if self.config.layers is None:
+            return outputs.last_hidden_state
+        states = states_of_layers(outputs, self.config.layers)
+        if not kept:  # the user did not ask for them
+            outputs["hidden_states"] = None
+        return states[0] if self.layer_mix is None else self.layer_mix(states)
+
+    def class_token_first(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Tokens with the class token at index 0 and their padding mask, True at padding.
 
         Shape:
@@ -344,6 +357,15 @@ class SoTForSequenceClassification(PreTrainedModel):
             nn.init.ones_(module.factor)
         elif hasattr(module, "reset_parameters"):
             module.reset_parameters()
+
+
+def states_of_layers(outputs: Any, layers: Sequence[int]) -> list[Tensor]:
+    """The states (B, T, D) of some layers, from a backbone's output with ``output_hidden_states=True``.
+
+    The last one is the backbone's own result, which some backbones normalise once more.
+    """
+    last = len(outputs.hidden_states) - 1
+    return [outputs.last_hidden_state if layer == last else outputs.hidden_states[layer] for layer in layers]
 
 
 def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from sot_base.errors import UsageError, run_main
+from sot_hf.encoders import ENCODERS
 from sot_hf.load_config import load_config
 from sot_text.glue import GlueTask, get_task
 from sot_text.glue_files import download_missing
@@ -38,7 +39,6 @@ from sot_text.splits import find_data
 
 __all__ = ["ENCODERS", "main"]
 
-ENCODERS = {"gpt": "openai-community/openai-gpt"}  # name: that on the Hugging Face Hub
 OWN = {
     "seed": "--seeds (SEEDS)",
     "output_dir": "--output-dir (OUT_DIR)",

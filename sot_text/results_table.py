@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
 from sot_base.small_files import read_json
+from sot_base.summary import Summary, summarize
 from sot_text.hyperparameters import TABLES, read_table
 from sot_text.run_folder import RUN_FILE
 
@@ -33,7 +33,6 @@ __all__ = [
     "read_run",
     "read_saved",
     "show_results",
-    "summarize",
     "table",
 ]
 
@@ -41,15 +40,6 @@ RESULTS = "results.json"
 FAILED = "failed.txt"  # beside the checkpoints of a training that failed, with the reason (glue_scripts/finetune.py)
 REPORTED = TABLES / "reported.tsv"
 REPORTED_KEYS = ("encoder", "task", "split", "metric", "head")
-
-
-class Summary(TypedDict):
-    """A metric over seeds; the deviation is that of a sample, None for one seed."""
-
-    n: int
-    mean: float
-    std: float | None
-    median: float
 
 
 class SeedResults(TypedDict):
@@ -158,23 +148,6 @@ def read_saved(out_dir: Path) -> Results:
             if not named <= measured:
                 raise UsageError(f"head {name}, seed {seed} lacks metrics: {path.absolute()}; leave out --saved")
     return content
-
-
-def summarize(seeds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, Summary]]:
-    """Mean, standard deviation and median over seeds of ``{split: {metric: value}}``."""
-    return {
-        split: {
-            name: {
-                "n": len(seeds),
-                "mean": statistics.fmean(values),
-                "std": statistics.stdev(values) if len(values) > 1 else None,
-                "median": statistics.median(values),
-            }
-            for name in metrics
-            for values in [[seed[split][name] for seed in seeds]]
-        }
-        for split, metrics in seeds[0].items()
-    }
 
 
 def read_reported() -> dict[tuple[str, ...], float]:

@@ -4,5 +4,6 @@ Importing the package registers its models with timm: ``timm.create_model("sot_t
 """
 
 from vision.models import TokenEmbed, attach_head, load_checkpoint, load_published_checkpoint
+from vision.probing.image_classifier import ImageClassifier
 
-__all__ = ["TokenEmbed", "attach_head", "load_checkpoint", "load_published_checkpoint"]
+__all__ = ["ImageClassifier", "TokenEmbed", "attach_head", "load_checkpoint", "load_published_checkpoint"]

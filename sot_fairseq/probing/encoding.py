@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from fairseq.data import FairseqDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from sot_base.download.file import sha256_of
 from sot_fairseq.data.header import DataHeader
@@ -23,13 +22,15 @@ from sot_fairseq.data.targets import target_array
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_fairseq.models.sot_roberta import HEADS, POOLER, SoTRobertaModel
-from sot_fairseq.probing.token_cache import Encoded, EncodedSplit
+from sot_probe.options import resolve_layers
+from sot_probe.store_writer import SplitPlan, plan_batches
 
 __all__ = ["ProbeTask", "SplitRows"]
 
-ENCODING = 1  # goes up when the same encoder gives other states, so that old ones are not found again
+ENCODING = 2  # goes up when the same encoder gives other states, so that old ones are not found again
 SCRATCH_SEED = 1  # draws the weights of a scratch encoder
 HEAD = "head"
+MAX_TOKENS = 4096  # computed at once, padding included
 
 
 @dataclass(frozen=True)
@@ -75,30 +76,42 @@ class ProbeTask:
     """Preprocessed data with the encoder they are for.
 
     Args:
-        encoder: The encoder; its weights are not read before :meth:`encode`.
+        encoder: The encoder; its weights are not read before :meth:`create_encoder`.
         data: A folder of ``python -m sot_fairseq.preprocess``.
+        layers: Layers whose states are kept: 0 the embeddings, -1 the last one.
+        device: Where the encoder runs.
 
     Attributes:
         header: What the data say of themselves.
-        splits: The splits for training and testing, by name.
+        layers: Numbers of the layers.
+        splits: The splits for training and testing, by the names of their files.
     """
 
-    def __init__(self, encoder: Encoder, data: Path) -> None:
-        self.encoder, self.data = encoder, data
+    def __init__(
+        self, encoder: Encoder, data: Path, layers: Sequence[int] = (-1,), device: torch.device | str = "cpu"
+    ) -> None:
+        self.encoder, self.data, self.device = encoder, data, device
         self.header = DataHeader.load(data)
         self.cfg = _fairseq_config(encoder, data, self.header)
         self.task = tasks.setup_task(self.cfg.task, from_checkpoint=True)
-        self.splits = {
-            name: self._rows(name)
+        self._files = {
+            name: Path(counts.source).stem
             for name, counts in self.header.splits.items()
             if name.startswith(("train", "valid")) and counts.labelled
         }
+        self.splits = {file: self._rows(name) for name, file in self._files.items()}
+        self.layers = resolve_layers(layers, self.cfg.model.encoder_layers)
         self._heads = HeadsOnly(self.cfg.model, self.task.source_dictionary)
+
+    @property
+    def embed_dim(self) -> int:
+        """Width D of the states."""
+        return int(self.cfg.model.encoder_embed_dim)
 
     def describe(self) -> dict[str, Any]:
         """Everything the token states depend on."""
         checkpoint = self.encoder.restore_file
-        inputs = [path for path in sorted(self.data.glob("input*/*")) if path.name.split(".")[0] in self.splits]
+        inputs = [path for path in sorted(self.data.glob("input*/*")) if path.name.split(".")[0] in self._files]
         return {
             "encoding": ENCODING,
             "checkpoint": f"scratch, seed {SCRATCH_SEED}" if checkpoint is None else sha256_of(checkpoint),
@@ -111,18 +124,9 @@ class ProbeTask:
         """Make a head from fields of `HeadConfig` and the weights it starts from."""
         return self._heads.create(self.header.num_classes, settings, start or {})
 
-    def encode(self, max_tokens: int = 4096) -> Encoded:
-        """Load the encoder and run it over all rows, in evaluation mode.
-
-        Args:
-            max_tokens: Tokens computed at once, padding included.
-        """
-        model, pooler = self.load_model()
-        splits = {
-            name: EncodedSplit(np.asarray(split.tokens.sizes), self._batches(model, name, split.tokens, max_tokens))
-            for name, split in self.splits.items()
-        }
-        return Encoded(self.cfg.model.encoder_embed_dim, splits, pooler)
+    def create_encoder(self) -> _Encoding:
+        """Load the encoder, in evaluation mode."""
+        return _Encoding(self)
 
     def load_model(self) -> tuple[SoTRobertaModel, dict[str, Tensor]]:
         """The model with its encoder's weights, in evaluation mode; and BERT's pretrained pooler, if it has one."""
@@ -140,21 +144,33 @@ class ProbeTask:
         rows = self.task.load_dataset(split).dataset
         return SplitRows(rows.defn["net_input.src_tokens"].dataset, target_array(rows.defn["target"]))
 
+
+class _Encoding:
+    """The encoder over the rows of all splits, see `sot_probe.store_writer.StateEncoder`.
+
+    Args:
+        task: Data and encoder.
+    """
+
+    def __init__(self, task: ProbeTask) -> None:
+        self.task = task
+        self.model, self.start = task.load_model()
+        self.model.to(task.device)
+        self.layers = [f"layer-{layer}" for layer in task.layers]
+        self.embed_dim = task.embed_dim
+        sizes = {name: np.asarray(split.tokens.sizes) for name, split in task.splits.items()}
+        self.plans = {name: SplitPlan(lengths, plan_batches(lengths, MAX_TOKENS)) for name, lengths in sizes.items()}
+
     @torch.no_grad()
-    def _batches(
-        self, model: SoTRobertaModel, name: str, tokens: FairseqDataset, max_tokens: int
-    ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Rows of similar length, the longest first, and their states as the heads get them in training."""
-        lengths = np.asarray(tokens.sizes)
-        order = np.argsort(-lengths, kind="stable")
-        pad = self.task.source_dictionary.pad()
-        with tqdm(total=len(order), desc=f"encoding {name}", unit=" rows", disable=None) as progress:
-            while len(order):
-                rows, order = np.split(order, [max(1, max_tokens // lengths[order[0]])])
-                batch = nn.utils.rnn.pad_sequence([tokens[row] for row in rows], batch_first=True, padding_value=pad)
-                features, _ = model.encoder(batch, features_only=True)
-                yield rows, features
-                progress.update(len(rows))
+    def encode(self, split: str, rows: np.ndarray) -> list[Tensor]:
+        """The states of some rows as the heads get them in training."""
+        tokens, pad = self.task.splits[split].tokens, self.task.task.source_dictionary.pad()
+        batch = nn.utils.rnn.pad_sequence([tokens[row] for row in rows], batch_first=True, padding_value=pad)
+        features, extra = self.model.encoder(batch.to(self.task.device), features_only=True, return_all_hiddens=True)
+        inner = extra["inner_states"]  # (T, B, D) of the embeddings and each layer
+        last = len(inner) - 1
+        states = [features if layer == last else inner[layer].transpose(0, 1) for layer in self.task.layers]
+        return [layer.cpu() for layer in states]
 
 
 def _fairseq_config(encoder: Encoder, data: Path, header: DataHeader) -> Any:

@@ -174,7 +174,7 @@ def test_own_data_is_preprocessed_as_documented(reader):
 def test_quoted_messages_are_in_the_code():
     sources = "".join(
         path.read_text(encoding="utf-8")
-        for package in ("sot_base", "sot_core", "sot_text", "sot_fairseq", "vision", "glue_scripts")
+        for package in ("sot_base", "sot_core", "sot_text", "sot_probe", "sot_fairseq", "vision", "glue_scripts")
         for path in sorted((REPOSITORY / package).rglob("*.py"))
     )
     document = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

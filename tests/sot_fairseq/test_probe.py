@@ -16,13 +16,17 @@ from fairseq.optim.lr_scheduler.polynomial_decay_schedule import (
     PolynomialDecayLRScheduleConfig,
 )
 
+import sot_fairseq
 from sot_base.errors import UsageError
 from sot_core.build import FUSIONS
 from sot_fairseq import encoders, probe
 from sot_fairseq.probing.encoding import ProbeTask
-from sot_fairseq.probing.grid import HEAD_NAMES
-from sot_fairseq.probing.token_cache import open_or_create
-from sot_fairseq.probing.training import ProbeData, ProbeSplit, TrainingSettings, lr_factor, predict, train_head
+from sot_probe.grid import HEAD_NAMES
+from sot_probe.layer_head import LayerHead
+from sot_probe.objective import Objective, as_targets
+from sot_probe.store import open_or_create
+from sot_probe.trainee import Candidate, TrainingSettings, lr_factor
+from sot_probe.training import Split, predict, train_heads
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
 from tests.sot_fairseq.conftest import run_train, write_rows
 
@@ -73,11 +77,11 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def run(glue, encoder, tmp_path):
-    """Runs the command line; returns what is in results.json."""
+    """Runs the command line, without held-out rows unless told so; returns what is in results.json."""
 
     def run_probe(*words, task="SST-2", out=tmp_path / "out", which=encoder, status=0):
         data = ("--task", task, "--data-dir", glue) if task else ()
-        settings = ("--epochs", "2", "--batch-size", "8", *TINY_HEAD)
+        settings = ("--epochs", "2", "--batch-size", "8", "--held-out", "0", "--save", "none", *TINY_HEAD)
         arguments = ("--encoder", which, *data, "--output-dir", out, "--seeds", "1", *settings, *words)
         assert probe.main([str(argument) for argument in arguments]) == status
         return json.loads((out / "results.json").read_text())
@@ -96,16 +100,13 @@ def probe_task(glue, encoder, cache, tmp_path_factory):
 def untimed(results):
     for head in results["heads"].values():
         for seed in head["seeds"].values():
-            assert seed.pop("seconds_per_epoch") > 0
+            assert seed.pop("seconds") > 0
             seed.pop("command")
     return results
 
 
-def as_data(task, cache):
-    splits = {
-        name: ProbeSplit(cache.splits[name], torch.from_numpy(rows.targets)) for name, rows in task.splits.items()
-    }
-    return ProbeData(splits["train"], {"dev": splits["valid"]}, ("accuracy",), "accuracy", 2, regression=False)
+def train_split(task, store):
+    return Split(store.splits["train"], as_targets(task.splits["train"].targets, "classes"))
 
 
 def dense_start(head):
@@ -116,15 +117,16 @@ def dense_start(head):
 @pytest.mark.parametrize("fusion", [*FUSIONS])
 def test_logits_are_those_of_the_whole_model(probe_task, tmp_path_factory, dtype, tolerance, fusion):
     where = tmp_path_factory.getbasetemp() / "logits"
-    states = open_or_create(where, "x", probe_task.describe(), dtype, probe_task.encode)[0]
-    head = probe_task.create_head({"fusion": fusion, "num_heads": 2, "q_dim": 4}, states.start)
+    store = open_or_create(where, "x", probe_task.describe(), dtype, probe_task.create_encoder)
+    head = probe_task.create_head({"fusion": fusion, "num_heads": 2, "q_dim": 4}, store.start)
     model = probe_task.load_model()[0]
     model.classification_heads["head"] = head
-    rows = probe_task.splits["valid"].tokens
+    rows = probe_task.splits["dev"].tokens
     batch = collate_tokens([rows[row] for row in range(len(rows))], pad_idx=1)
     with torch.no_grad():
         expected, _ = model.eval()(batch, features_only=True, classification_head_name="head")
-    torch.testing.assert_close(predict(head, states.splits["valid"]), expected, atol=tolerance, rtol=tolerance)
+    (logits,) = predict([LayerHead(head)], store.splits["dev"])
+    torch.testing.assert_close(logits, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_a_training_is_that_of_fairseq(probe_task, tmp_path):
@@ -139,12 +141,14 @@ def test_a_training_is_that_of_fairseq(probe_task, tmp_path):
     start = ("--finetune-from-model", tmp_path / "start" / "checkpoint_last.pt")
     last = run_train(probe_task.data, tmp_path / "end", *options, *start, arch="sot_bert_base")
 
-    states = open_or_create(tmp_path, "x", probe_task.describe(), "float32", probe_task.encode)[0]
+    store = open_or_create(tmp_path, "x", probe_task.describe(), "float32", probe_task.create_encoder)
     head = probe_task.create_head({"num_heads": 2, "q_dim": 4, "k_dim": 3})  # that of run_train
     prefix = "classification_heads.sentence_classification_head."
     head.load_state_dict({name: first["model"][prefix + name] for name in head.state_dict()})
-    data = as_data(probe_task, states)
-    train_head(lambda: head, data, settings, seed=1)
+    candidate = Candidate(lambda: LayerHead(head), settings)
+    optimize = probe.FairseqProbe.optimize
+    data = train_split(probe_task, store)
+    train_heads([candidate], data, Objective("classes", 2), 1, optimize=lambda *given: optimize(None, *given))
     for name, value in head.state_dict().items():
         torch.testing.assert_close(value, last["model"][prefix + name], atol=1e-4, rtol=1e-3)
     moved = head.word_fc.weight - first["model"][prefix + "word_fc.weight"]
@@ -191,12 +195,12 @@ def test_the_second_run_reads_the_cache_and_gives_the_same_numbers(run, cache, c
     def fail(*args, **kwargs):
         raise AssertionError("the encoder was built")
 
-    monkeypatch.setattr(ProbeTask, "encode", fail)
+    monkeypatch.setattr(ProbeTask, "create_encoder", fail)
     monkeypatch.setattr(ProbeTask, "load_model", fail)
     second = run("--heads", "cls", "mgcrp", "gap-words", "--head-dropout", "0.3")
     assert untimed(first) == untimed(second)
     assert set(cache.iterdir()) == entries
-    assert "56 rows" in capsys.readouterr().out.split("read from the cache")[0]
+    assert "56 rows" in capsys.readouterr().out.split("read from the cache, no encoder was run")[0]
 
 
 def test_every_head_there_is_is_probed(run):
@@ -231,8 +235,11 @@ def test_the_file_has_the_form_of_the_scripts_results(run, capsys):
         for seed in head["seeds"].values():
             assert seed["metrics"]["dev"]["accuracy"] >= seed["last_epoch"]["dev"]["accuracy"]
             assert seed["best_epoch"] in (1, 2)
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| out ")]
-    assert [line.split("|")[5].strip() for line in table] == ["mgcrp", "cls"]
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| SST-2 ")]
+    assert [line.split("|")[4].strip() for line in table] == ["mgcrp", "cls"]
+    assert [line.split("|")[8].strip() for line in table] == [
+        f"{head['parameters']:,}" for head in results["heads"].values()
+    ]
 
 
 def test_lists_of_values_make_a_grid_and_a_command_repeats_its_run(run, tmp_path):
@@ -260,24 +267,6 @@ def test_training_options_make_a_grid_too(run):
     assert list(results["heads"]) == labels
     values = [results["heads"][label]["seeds"]["1"] for label in labels]
     assert {value["best_epoch"] for value in values} <= {1, 2, 3}
-
-
-def test_seeds_differ(run, probe_task):
-    states = open_or_create(probe_task.data.parent, "x", probe_task.describe(), "float32", probe_task.encode)[0]
-    data = as_data(probe_task, states)
-    heads = []
-
-    def create():
-        heads.append(probe_task.create_head({"fusion": "words", "num_heads": 2, "q_dim": 4, "drop_rate": 0.2}))
-        return heads[-1]
-
-    state = torch.random.get_rng_state()
-    for seed in (1, 2, 1):
-        train_head(create, data, TrainingSettings(batch_size=8, epochs=2), seed)
-    first, other, again = (head.word_fc.weight for head in heads)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.random.get_rng_state(), state)  # the caller's random numbers are left alone
 
 
 def entry_of(capsys):
@@ -316,12 +305,12 @@ def test_a_damaged_entry_is_encoded_again(run, tmp_path, capsys, caplog):
     words = ("--heads", "mgcrp", "--cache-dir", tmp_path / "here")
     first = run(*words)
     folder, _ = entry_of(capsys)
-    path = next((tmp_path / "here").glob("*/train.states.npy"))
+    path = next((tmp_path / "here").glob("*/train.layer-*.npy"))
     assert str(path.parent) == folder
     path.write_bytes(path.read_bytes()[:1000])
     assert untimed(run(*words)) == untimed(first)
     assert entry_of(capsys) == (folder, False)
-    assert "train.states.npy has another checksum" in caplog.text
+    assert f"{path.name} has another checksum" in caplog.text
 
 
 def test_regression(run):
@@ -344,7 +333,7 @@ def test_a_scratch_encoder_and_own_data(run, corpus, tmp_path, monkeypatch, enco
 
 
 def test_usage_errors(run, glue, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ProbeTask, "encode", lambda self: pytest.fail("the encoder ran"))
+    monkeypatch.setattr(ProbeTask, "create_encoder", lambda self: pytest.fail("the encoder ran"))
     with pytest.raises(SystemExit) as stop:
         run("--heads", "svm")
     assert stop.value.code == 2
@@ -375,7 +364,7 @@ def test_a_training_that_diverges_does_not_stop_the_others(run, capsys):
     results = run("--heads", "cls", "mgcrp", "--lr", "1e30", "0.01", "--seeds", "1", "2", status=1)
     assert list(results["heads"]) == ["cls --lr 0.01", "mgcrp --lr 0.01"]
     assert list(results["heads"]["cls --lr 0.01"]["seeds"]) == ["1", "2"]
-    names = [f"{head} --lr 1e+30, seed {seed}" for head in ("cls", "mgcrp") for seed in (1, 2)]
+    names = [f"{head} --lr 1e+30, seed {seed}" for seed in (1, 2) for head in ("cls", "mgcrp")]
     assert list(results["failed"]) == names
     assert re.fullmatch(r"the loss is not finite: epoch \d, lr 1e\+30; give a lower --lr", results["failed"][names[0]])
     captured = capsys.readouterr()
@@ -426,3 +415,35 @@ def test_a_head_that_breaks_in_its_last_update_has_no_metrics(run):
         UsageError, match=r"^all trainings failed: cls, seed 1 \(the head's outputs are not finite after an epoch"
     ):
         run("--heads", "cls", "--lr", "1e38", "--epochs", "1", "--batch-size", "1000")
+
+
+def test_settings_are_chosen_on_held_out_rows_and_the_model_predicts(run, tmp_path, monkeypatch):
+    words = ("--heads", "cls", "mgcrp", "gap-words", "--lr", "1e-9", "0.02", "--held-out", "0.25", "--save", "all")
+    results = run(*words, "--epochs", "6", "--cache-dtype", "float32")
+    assert list(results["heads"]) == ["cls", "mgcrp", "gap-words"]
+    for label, head in results["heads"].items():
+        assert head["chosen"]["held_out"] >= 0
+        (entry,) = head["seeds"].values()
+        assert f"--lr {head['chosen']['lr']}" in entry["command"] or head["chosen"]["lr"] == 1e-3
+        assert entry["model"] == str(tmp_path / "out" / "models" / label / "seed-1")
+        predictor = sot_fairseq.from_pretrained(entry["model"])
+        found = predictor.evaluate(tmp_path / "out" / "data")
+        assert found["accuracy"] == pytest.approx(entry["metrics"]["dev"]["accuracy"])
+        assert predictor.predict(["the cat sat"])[0].label in ("0", "1")
+
+
+@pytest.mark.parametrize("words", [("--layers", "0", "1"), ("--layers", "0", "1", "--mix-layers")])
+def test_layers(run, words):
+    results = run("--heads", "gap-words", *words)
+    mixed = "--mix-layers" in words
+    assert list(results["heads"]) == (["gap-words"] if mixed else [f"gap-words --layers {layer}" for layer in (0, 1)])
+    for head in results["heads"].values():
+        assert ("--mix-layers" in head["seeds"]["1"]["command"]) == mixed
+    with pytest.raises(UsageError, match=r"fairseq's model reads the last layer: --layers; give --save none"):
+        run("--heads", "gap-words", "--layers", "0", "--save", "best")
+    with pytest.raises(UsageError, match=r"no such layer: --layers 9; the encoder has 0"):
+        run("--layers", "9")
+    with pytest.raises(UsageError, match=r"a layer is named twice: --layers -1 3"):
+        run("--layers", "-1", "3")
+    with pytest.raises(UsageError, match=r"one layer is nothing to mix: --mix-layers; give several --layers"):
+        run("--mix-layers")

@@ -34,10 +34,10 @@ BACKBONES = {
 HEAD = {"num_heads": 2, "q_dim": 4, "k_dim": 3}
 
 
-def tiny_model(kind, num_labels=3, head=None, layers=2, **config):
+def tiny_model(kind, num_labels=3, head=None, layers=2, layers_read=None, **config):
     backbone = BACKBONES[kind]()
     backbone.num_hidden_layers = layers
-    config = SoTConfig(backbone, head=HEAD | (head or {}), num_labels=num_labels, **config)
+    config = SoTConfig(backbone, head=HEAD | (head or {}), num_labels=num_labels, layers=layers_read, **config)
     return SoTForSequenceClassification(config)
 
 

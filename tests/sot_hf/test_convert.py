@@ -170,6 +170,9 @@ def test_what_cannot_be_converted(tmp_path):
         convert(tmp_path / "gpt2", tmp_path / "out")
     with pytest.raises(UsageError, match="the output folder is not empty"):
         convert(tmp_path / "gpt2", tmp_path / "gpt2")
+    tiny_model("bert", layers_read=[1]).save_pretrained(tmp_path / "first")
+    with pytest.raises(UsageError, match=r"fairseq's head reads the last layer, this one \[1\]"):
+        convert(tmp_path / "first", tmp_path / "out")
     tiny_model("bert", head={"cls_pooler_dim": 5}).save_pretrained(tmp_path / "narrow")
     tokenizer().save_pretrained(tmp_path / "narrow")
     with pytest.raises(UsageError, match="dense layer is 5 wide, the encoder 16"):

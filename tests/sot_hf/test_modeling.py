@@ -324,3 +324,31 @@ def test_pipeline(tmp_path):
     assert {answer["label"] for answer in together} <= {"bad", "good", "odd"}
     for text, answer in zip(texts, together, strict=True):
         assert classify(text)[0]["score"] == pytest.approx(answer["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "deberta-v2"])
+@pytest.mark.parametrize("layers", [[0], [1], [2], [0, 1, 2]])
+def test_the_head_reads_the_layers_that_are_named(kind, layers, tmp_path):
+    model = randomize(tiny_model(kind, layers_read=layers))
+    rows = batch()
+    tokens = {"input_ids": rows["input_ids"], "attention_mask": rows["attention_mask"]}
+    with torch.no_grad():
+        outputs = model.backbone(**tokens, output_hidden_states=True)
+        states = [*outputs.hidden_states[:-1], outputs.last_hidden_state]
+        chosen = [states[layer] for layer in layers]
+        read = chosen[0] if len(chosen) == 1 else model.layer_mix(chosen)
+        expected = model.classifier(*model.class_token_first(read, tokens["attention_mask"]))
+    assert_close(logits_of(model, **tokens), expected)
+    assert model(**tokens).hidden_states is None
+    assert len(model(**tokens, output_hidden_states=True).hidden_states) == 3
+    assert model.config.layers == (None if layers == [2] else layers)
+    model.train()(**rows).loss.backward()
+    assert not [name for name in without_gradient(model) if name.startswith(("classifier", "layer_mix"))]
+    model.save_pretrained(tmp_path)
+    assert_close(logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path), **tokens), expected)
+
+
+@pytest.mark.parametrize("layers", [[], [3], [-1], [1, 1], ["1"], 1])
+def test_layers_that_are_not_there(layers):
+    with pytest.raises(ValueError, match="layers must be different numbers from 0 to 2, got"):
+        tiny_model("bert", layers_read=layers)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sot_core.build import FUSIONS, POOLINGS
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_fairseq.probing.training import TrainingSettings
+from sot_probe.trainee import TrainingSettings
 
-__all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid"]
+__all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid", "head_fields", "training_words"]
 
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
 USED_BY_ALL = {"head_feature_norm"}  # what each pooling reads of the head's options
@@ -33,6 +33,7 @@ USED_BY_NORMALIZATION = {
     "svpn": {"svpn_alpha", "svpn_iters", "svpn_values", "svpn_eps"},
     "svpn_exact": {"svpn_alpha"},
 }
+FUSION = next(str(option.default) for option in HEAD_OPTIONS if option.name == "head_fusion")
 TRAINING_OPTIONS = {
     "lr": (float, "peak learning rate"),
     "batch_size": (int, "rows in an update"),
@@ -47,34 +48,38 @@ class ProbeSettings:
 
     Attributes:
         head: One of `HEAD_NAMES`.
-        label: The head's name, and those of its options that have several values.
+        label: The head's name, the layer where there are several, and those of its options that have several values.
         options: The options that play a part in it, by name.
-        training: How it is trained.
+        training: How it is trained; one of these is chosen, or each is a row of the table.
+        layer: Which of the stored layers it reads; None: a learned mix of them.
     """
 
     head: str
     label: str
     options: dict[str, Any]
-    training: TrainingSettings
+    training: tuple[TrainingSettings, ...]
+    layer: int | None = 0
 
     @property
     def head_settings(self) -> dict[str, Any]:
         """Fields of `HeadConfig`."""
-        if self.head == "cls":
-            return head_settings({**self.options, "head_fusion": "cls"})
-        pooling, _, words = self.head.partition("-")
-        fusion = "words" if words else self.options["head_fusion"]
-        return head_settings({**self.options, "head_pooling": pooling, "head_fusion": fusion})
+        return head_fields(self.head, self.options)
 
     @property
     def words(self) -> list[str]:
-        """The settings as command-line arguments; defaults are left out."""
-        words = ["--heads", self.head]
-        defaults = {option.name: option.default for option in HEAD_OPTIONS} | vars(TrainingSettings())
-        for name, value in {**self.options, **vars(self.training)}.items():
-            if value != defaults[name]:
-                words += _flag(name, value)
-        return words
+        """The head's settings as command-line arguments; defaults are left out."""
+        defaults = {option.name: option.default for option in HEAD_OPTIONS}
+        given = [(name, value) for name, value in self.options.items() if value != defaults[name]]
+        return ["--heads", self.head, *(word for name, value in given for word in _flag(name, value))]
+
+
+def head_fields(head: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `HeadConfig` for one of `HEAD_NAMES` with options by their names on command lines."""
+    if head == "cls":
+        return head_settings({**options, "head_fusion": "cls"})
+    pooling, _, words = head.partition("-")
+    fusion = "words" if words else options.get("head_fusion", FUSION)
+    return head_settings({**options, "head_pooling": pooling, "head_fusion": fusion})
 
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
@@ -109,21 +114,45 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
             )
 
 
-def grid(args: argparse.Namespace) -> list[ProbeSettings]:
-    """Every combination of the values given, once: a head is not trained again for an option it does not read."""
-    names = [option.name for option in HEAD_OPTIONS if option.name != "head_pooling"] + list(TRAINING_OPTIONS)
-    values = {name: vars(args)[name] if isinstance(vars(args)[name], list) else [vars(args)[name]] for name in names}
+def grid(args: argparse.Namespace, layers: Sequence[int], choose: bool = True) -> list[ProbeSettings]:
+    """Every combination of the values given, once: a head is not trained again for an option it does not read.
+
+    Args:
+        args: The options; head's and training's are lists of values, or one value.
+        layers: Numbers of the layers that are stored.
+        choose: Whether the training's values are to be chosen for each head; else each is a row of its own.
+    """
+    names = [option.name for option in HEAD_OPTIONS if option.name != "head_pooling"]
+    values = {name: _listed(vars(args)[name]) for name in names}
+    trainings = {name: _listed(vars(args)[name]) for name in TRAINING_OPTIONS}
+    rows = [{}] if choose else _product(trainings)
+    places = [None] if args.mix_layers else list(range(len(layers)))
     found: dict[str, ProbeSettings] = {}
-    for head in args.heads:
-        for combination in itertools.product(*values.values()):
-            chosen = dict(zip(values, combination, strict=True))
-            used = _used(head, chosen)
-            options = {name: value for name, value in chosen.items() if name in used}
-            training = TrainingSettings(**{name: chosen[name] for name in TRAINING_OPTIONS})
-            varied = [name for name in (*options, *TRAINING_OPTIONS) if len(set(values[name])) > 1]
-            label = " ".join([head, *(word for name in varied for word in _flag(name, chosen[name]))])
-            found.setdefault(label, ProbeSettings(head, label, options, training))
+    for head, place, chosen, row in itertools.product(args.heads, places, _product(values), rows):
+        used = _used(head, chosen)
+        options = {name: value for name, value in chosen.items() if name in used}
+        given = {name: [value] for name, value in row.items()}
+        settings = tuple(TrainingSettings(**each) for each in _product({**trainings, **given}))
+        varied = [name for name in (*options, *row) if len(set({**values, **trainings}[name])) > 1]
+        label = [head, *(word for name in varied for word in _flag(name, {**chosen, **row}[name]))]
+        label += ["--layers", str(layers[place])] if place is not None and len(places) > 1 else []
+        found.setdefault(" ".join(label), ProbeSettings(head, " ".join(label), options, settings, place))
     return list(found.values())
+
+
+def training_words(settings: TrainingSettings) -> list[str]:
+    """The training's settings as command-line arguments; defaults are left out."""
+    defaults = vars(TrainingSettings())
+    given = [(name, value) for name, value in vars(settings).items() if value != defaults[name]]
+    return [word for name, value in given for word in _flag(name, value)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _product(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
 def _used(head: str, chosen: Mapping[str, Any]) -> set[str]:

@@ -1,0 +1,208 @@
+"""A Hugging Face backbone as a frozen encoder: texts to token states, and heads to models."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerBase
+
+from sot_base.errors import UsageError
+from sot_core import ClassificationHead
+from sot_hf.batching import padded_length
+from sot_hf.configuration import SoTConfig
+from sot_hf.encoders import find_model
+from sot_hf.load_config import load_config
+from sot_hf.load_model import load_backbone, load_weights
+from sot_hf.load_tokenizer import load_tokenizer, usable_length
+from sot_hf.modeling import SoTForSequenceClassification, states_of_layers
+from sot_probe.fingerprint import weights_digest
+from sot_probe.layer_head import LayerHead
+from sot_probe.options import resolve_layers
+
+__all__ = ["TextEncoder", "head_of", "rows_digest", "saved_layers"]
+
+MAX_TOKENS = 4096  # computed at once, padding included
+NOT_THE_ENCODER = ("id2label", "label2id", "problem_type", "_name_or_path", "transformers_version", "architectures")
+
+
+class TextEncoder:
+    """A frozen backbone with its tokenizer.
+
+    Args:
+        encoder: ``minilm``, ``gpt``, a folder or a name on the Hub, of a backbone or of a model saved with its head.
+        layers: Layers whose states are given: 0 the embeddings, -1 the last one.
+        max_length: Most tokens of a sample; None: 128, or less if the backbone takes less.
+        pairs: Whether samples are pairs of texts.
+        device: Where it runs.
+        lower_case: Lower-case text although the vocabulary is cased.
+
+    Attributes:
+        model: The model; its own head is not used.
+        tokenizer: Its tokenizer.
+        layers: Numbers of the layers.
+        max_length: Most tokens of a sample.
+        start: Weights that heads start from: BERT's pooler.
+
+    Raises:
+        UsageError: if it cannot be loaded, or has no such layer.
+    """
+
+    def __init__(
+        self,
+        encoder: str,
+        layers: Sequence[int] = (-1,),
+        max_length: int | None = None,
+        pairs: bool = False,
+        device: torch.device | str = "cpu",
+        lower_case: bool = False,
+    ) -> None:
+        path = find_model(encoder)
+        config = load_config(path)
+        self.model = _load(path, config)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(path, self.model, None, lower_case, None, lower_case)
+        self.max_length = usable_length(self.model, self.tokenizer, max_length, pairs=pairs)
+        self.layers = resolve_layers(layers, self.num_layers)
+        dense = getattr(self.model.classifier, "dense", None)
+        fresh = dense is not None and not isinstance(config, SoTConfig) and config.model_type == "bert"
+        self.start = {f"dense.{name}": value.detach() for name, value in dense.named_parameters()} if fresh else {}
+        self.model.eval().requires_grad_(False).to(device)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the backbone, without the embeddings."""
+        return int(self.model.config.get_text_config().num_hidden_layers)
+
+    @property
+    def embed_dim(self) -> int:
+        """Width D of the states."""
+        return self.model.config.hidden_size
+
+    def describe(self) -> dict[str, Any]:
+        """What the states depend on, besides the texts."""
+        backbone = self.model.config.backbone.to_dict()
+        kept = {name: value for name, value in backbone.items() if name not in NOT_THE_ENCODER}
+        text = json.dumps(kept, sort_keys=True, default=str)
+        return {
+            "weights": weights_digest(self.model.backbone.state_dict()),
+            "config": hashlib.sha256(text.encode()).hexdigest(),
+            "cls_position": self.model.config.cls_position,
+        }
+
+    def tokenize(self, texts: Sequence[Any]) -> list[dict[str, list[int]]]:
+        """Token numbers of texts, or of pairs of texts; longer ones are cut.
+
+        Raises:
+            UsageError: for a sample that is neither.
+        """
+        if not texts:
+            return []
+        pairs = isinstance(texts[0], list | tuple)
+        columns = list(zip(*texts, strict=False)) if pairs else [tuple(texts)]
+        whole = all(isinstance(text, list | tuple) and len(text) == 2 for text in texts) if pairs else True
+        if not whole or not all(isinstance(text, str) for column in columns for text in column):
+            raise UsageError("a sample is not a text: texts; give strings, or pairs of strings, and nothing else")
+        batch = self.tokenizer(
+            *(list(column) for column in columns), truncation="longest_first", max_length=self.max_length, verbose=False
+        )
+        names = list(batch)
+        return [dict(zip(names, cells, strict=True)) for cells in zip(*(batch[name] for name in names), strict=True)]
+
+    @torch.no_grad()
+    def encode(self, encodings: Sequence[Mapping[str, list[int]]]) -> list[Tensor]:
+        """The states of tokenized samples, class token first, for each layer (B, T, D), padded at the right."""
+        width = padded_length(max(len(row["input_ids"]) for row in encodings), self.max_length)
+        batch: BatchEncoding = self.tokenizer.pad(
+            list(map(dict, encodings)), padding="max_length", max_length=width, return_tensors="pt"
+        )
+        inputs = dict(batch.to(self.model.device))
+        inputs.setdefault("attention_mask", None)
+        _, outputs = self.model.encode(**inputs, output_hidden_states=True)
+        found = []
+        for states in states_of_layers(outputs, self.layers):
+            tokens, padding = self.model.class_token_first(states.float(), inputs["attention_mask"])
+            rows = list(tokens) if padding is None else [row[~mask] for row, mask in zip(tokens, padding, strict=True)]
+            found.append(pad_sequence(rows, batch_first=True).cpu())
+        return found
+
+    def create_head(self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]) -> nn.Module:
+        """A head as the model holds it, from fields of `HeadConfig` and the weights it starts from.
+
+        Raises:
+            UsageError: for a setting out of range.
+        """
+        head = ClassificationHead(self._config(settings, num_labels=num_classes).head_config())
+        own = head.state_dict()
+        fitting = {name: value for name, value in start.items() if name in own and own[name].shape == value.shape}
+        head.load_state_dict(fitting, strict=False)
+        return head
+
+    def _config(self, settings: Mapping[str, Any], **kwargs: Any) -> SoTConfig:
+        try:
+            position = self.model.config.cls_position
+            backbone = copy.deepcopy(self.model.config.backbone)  # a new configuration resets its attention's kind
+            return SoTConfig(backbone, head=settings, cls_position=position, **kwargs)
+        except ValueError as error:
+            raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
+
+    def model_with(
+        self, head: LayerHead, settings: Mapping[str, Any], id2label: Mapping[int, str], problem_type: str
+    ) -> SoTForSequenceClassification:
+        """The backbone with a trained head; it shares the backbone's weights.
+
+        Args:
+            head: The head.
+            settings: Fields of `HeadConfig` it was made from.
+            id2label: Names of the classes.
+            problem_type: transformers' name of the task's kind.
+        """
+        layers = self.layers if head.layer_mix is not None else [self.layers[head.layer]]
+        config = self._config(settings, id2label=dict(id2label), problem_type=problem_type, layers=layers)
+        model = SoTForSequenceClassification(config, backbone=self.model.backbone)
+        model.classifier.load_state_dict(head.head.state_dict())
+        if head.layer_mix is not None:
+            model.layer_mix.load_state_dict(head.layer_mix.state_dict())
+        config.architectures = [type(model).__name__]
+        model.name_or_path = config._name_or_path = self.model.name_or_path
+        return model.eval()
+
+    def save(self, model: SoTForSequenceClassification, folder: str | os.PathLike[str]) -> None:
+        """Write a model and the tokenizer into a folder."""
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def rows_digest(encodings: Sequence[Mapping[str, list[int]]]) -> list[str]:
+    """What tells the content of tokenized samples, for each of them."""
+    return [
+        hashlib.sha256(b"|".join(np.asarray(row[name], np.int64).tobytes() for name in sorted(row))).hexdigest()
+        for row in encodings
+    ]
+
+
+def _load(path: str, config: PretrainedConfig) -> SoTForSequenceClassification:
+    if isinstance(config, SoTConfig):
+        return load_weights(path, config, dtype=torch.float32)
+    return load_backbone(path, config)
+
+
+def head_of(model: SoTForSequenceClassification) -> LayerHead:
+    """The head of a saved model as it is trained on stored states."""
+    mix = model.layer_mix
+    head = LayerHead(model.classifier, 0, 0 if mix is None else len(model.config.layers))
+    if mix is not None:
+        head.layer_mix = mix
+    return head.eval()
+
+
+def saved_layers(config: SoTConfig) -> list[int]:
+    """Numbers of the layers that a saved model reads."""
+    return list(config.layers) if config.layers is not None else [-1]

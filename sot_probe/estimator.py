@@ -1,0 +1,294 @@
+"""The base of the classifiers with scikit-learn's interface: a head on the token states of a frozen encoder."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import f1_score
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError
+from sot_base.small_files import read_json
+from sot_core.options import HEAD_OPTIONS
+from sot_probe.device import choose_device
+from sot_probe.grid import HEAD_NAMES, head_fields
+from sot_probe.held_out import hold_out
+from sot_probe.layer_head import LayerHead
+from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
+from sot_probe.states import TokenStates
+from sot_probe.trainee import Candidate, TrainingSettings
+from sot_probe.training import Split, predict, require_success, train_heads
+
+__all__ = ["HeadClassifier", "RowEncoder"]
+
+FILE = "estimator.json"
+LEAST_UPDATES = 300  # of a training whose number of epochs is not given
+EPOCHS = 8
+
+
+class RowEncoder(Protocol):
+    """A frozen encoder that a classifier's head stands on.
+
+    Attributes:
+        start: Weights that heads start from, by parameter name.
+    """
+
+    start: Mapping[str, Tensor]
+
+    def states(self, rows: Any) -> TokenStates:
+        """The states of rows as a user gives them."""
+
+    def create_head(self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]) -> nn.Module:
+        """A head from fields of `HeadConfig` and the weights it starts from."""
+
+
+class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """A classifier whose encoder is frozen and whose head is trained; subclasses say what the encoder is.
+
+    Args:
+        head: One of `sot_probe.grid.HEAD_NAMES`: ``mgcrp``, ``cls``, ``attention``, ``gap-words``...
+        head_options: Options of the head by their names on command lines, ``{"mgcrp_heads": 8}``; None: the defaults.
+        layers: The layer whose states are read (0 the embeddings, -1 the last one), or a list of layers, of which a
+            learned mix is read.
+        epochs: Epochs; None: 8, or as many as give 300 updates.
+        lr: Peak learning rate.
+        batch_size: Rows in an update.
+        weight_decay: Decoupled weight decay.
+        class_weight: Weights of the classes in the loss: ``"balanced"``, a dictionary of label and weight (others: 1),
+            or None. Of several labels a row, a weight is that of the rows that have the label.
+        early_stopping: Whether to hold out a part of the rows, stop when it gets no better, and keep the best epoch.
+        validation_fraction: Share of the rows that is held out then.
+        n_iter_no_change: Epochs without a better one, after which it stops.
+        random_state: Seed of start, order and dropout; None: another one each time.
+        device: Where to compute; None: a GPU if there is one.
+
+    Attributes:
+        classes_: Labels of the classes, sorted; of several labels a row the numbers of the columns.
+        head_: The trained head.
+        encoder_: The encoder.
+        multi_label_: Whether a row may have several labels, or none.
+        n_iter_: Epochs that were trained.
+    """
+
+    def __init__(
+        self,
+        *,
+        head: str = "mgcrp",
+        head_options: Mapping[str, Any] | None = None,
+        layers: Any = -1,
+        epochs: int | None = None,
+        lr: float = 1e-3,
+        batch_size: int = 32,
+        weight_decay: float = 0.1,
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        self.head = head
+        self.head_options = head_options
+        self.layers = layers
+        self.epochs = epochs
+        self.lr = lr
+        self.batch_size = batch_size
+        self.weight_decay = weight_decay
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+        self.device = device
+
+    @abstractmethod
+    def _open_encoder(self) -> RowEncoder:
+        """The encoder that the parameters name."""
+
+    @abstractmethod
+    def _open_saved(self, folder: Path) -> tuple[RowEncoder, LayerHead]:
+        """Encoder and head of a saved folder."""
+
+    @abstractmethod
+    def _save_model(self, folder: Path) -> None:
+        """Write encoder and head into a folder."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train the head.
+
+        Args:
+            X: The rows.
+            y: Their labels (strings or numbers), or which classes each row has (rows, K), 0 and 1.
+
+        Raises:
+            UsageError: for a head or a setting that does not exist, another number of labels than rows, or one class.
+        """
+        rows, y = list(X), _as_labels(y)
+        if len(rows) != len(y):
+            raise UsageError(f"{len(rows)} rows and {len(y)} labels: fit; give a label for each row")
+        self.multi_label_ = type_of_target(y) == "multilabel-indicator"
+        kind: Kind = "sets" if self.multi_label_ else "classes"
+        if self.multi_label_:
+            self.classes_, targets = np.arange(y.shape[1]), y.astype(bool)
+        else:
+            self.classes_, targets = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise UsageError(
+                    f"all rows have the label {self.classes_.tolist()[0]!r}: fit; give rows of two classes at least"
+                )
+        self.encoder_ = self._open_encoder()
+        objective = Objective(kind, len(self.classes_), self._class_weights(as_targets(targets, kind), kind))
+        seed = int(np.random.default_rng(self.random_state).integers(2**31))
+        candidate = Candidate(self._create_head, self._settings(len(rows)))
+        data = Split(self.encoder_.states(rows), as_targets(targets, kind))
+        train, watch = data, {}
+        if self.early_stopping:
+            fraction = self.validation_fraction
+            kept, held = hold_out(targets, fraction, kind, seed, option="validation_fraction")
+            train, watch = data.subset(kept), {"held-out": data.subset(held)}
+        outcomes = train_heads(
+            [candidate],
+            train,
+            objective,
+            seed,
+            watch=watch,
+            measure=_f1 if self.multi_label_ else _accuracy,
+            main_metric="score",
+            patience=self.n_iter_no_change,
+            device=choose_device(self.device),
+        )
+        require_success(outcomes)
+        self.head_, self.n_iter_ = outcomes[0].head, len(outcomes[0].history) or candidate.settings.epochs
+        return self
+
+    def _create_head(self) -> LayerHead:
+        settings = head_fields(self.head, dict(self.head_options or {}))
+        head = self.encoder_.create_head(settings, len(self.classes_), self.encoder_.start)
+        several = isinstance(self.layers, list | tuple) and len(self.layers) > 1
+        return LayerHead(head, 0, len(self.layers) if several else 0)
+
+    def _settings(self, rows: int) -> TrainingSettings:
+        """The settings of training, checked.
+
+        Raises:
+            UsageError: naming the parameter that is out of range.
+        """
+        known = {option.name for option in HEAD_OPTIONS} - {"head_pooling"}
+        unknown = [name for name in self.head_options or {} if name not in known]
+        if self.head not in HEAD_NAMES or unknown:
+            what = f"head {self.head!r}" if self.head not in HEAD_NAMES else f"option {unknown[0]!r} of a head"
+            names = HEAD_NAMES if self.head not in HEAD_NAMES else sorted(known)
+            raise UsageError(f"no such {what}: {type(self).__name__}; give one of {', '.join(names)}")
+        for name in ("lr", "batch_size", "epochs", "n_iter_no_change"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise UsageError(f"{name} must be positive, got {value!r}: {type(self).__name__}; correct it")
+        updates = -(-rows // self.batch_size)
+        epochs = max(EPOCHS, -(-LEAST_UPDATES // updates)) if self.epochs is None else self.epochs
+        return TrainingSettings(self.lr, self.batch_size, epochs, self.weight_decay)
+
+    def _class_weights(self, targets: Tensor, kind: Kind) -> Tensor | None:
+        if self.class_weight is None or isinstance(self.class_weight, str):
+            if self.class_weight is None:
+                return None
+            names = [str(label) for label in self.classes_]
+            return weigh_classes(self.class_weight, names, targets, kind, option="class_weight")
+        unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
+        if unknown:
+            raise UsageError(f"no such class: class_weight {unknown[0]!r}; the classes are {self.classes_.tolist()}")
+        weights = [float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()]
+        return torch.tensor(weights)
+
+    def _logits(self, X: Any) -> Tensor:
+        check_is_fitted(self, "head_")
+        rows = list(X)
+        if not rows:
+            return torch.zeros(0, len(self.classes_))
+        return predict([self.head_], self.encoder_.states(rows))[0]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class, (rows, K); of several labels a row each by itself."""
+        return Objective("sets" if self.multi_label_ else "classes", len(self.classes_)).probabilities(self._logits(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row (rows,); of several labels a row those above one half, (rows, K)."""
+        logits = self._logits(X)
+        if self.multi_label_:
+            return (logits > 0).numpy().astype(np.int64)
+        return np.asarray(self.classes_[logits.argmax(dim=1).numpy()])
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write encoder, head and parameters into a folder, without pickle; it replaces one that is there."""
+        check_is_fitted(self, "head_")
+        params = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+        content = {"params": params, "classes": self.classes_.tolist(), "multi_label": self.multi_label_}
+        with atomic_folder(folder) as temporary:
+            self._save_model(temporary)
+            (temporary / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], device: str | None = None) -> Self:
+        """Load what :meth:`save_pretrained` wrote.
+
+        Raises:
+            UsageError: if the folder has no such file, or something in it is damaged.
+        """
+        remedy = f"give a folder that {cls.__name__}.save_pretrained wrote"
+        content = read_json(Path(folder) / FILE, dict[str, Any], remedy)
+        params, labels = content.get("params"), content.get("classes")
+        known = set(cls._get_param_names())
+        if not isinstance(params, dict) or not set(params) <= known or not isinstance(labels, list) or not labels:
+            raise UsageError(f"not the parameters of {cls.__name__}: {Path(folder).absolute() / FILE}; {remedy}")
+        if isinstance(params.get("class_weight"), dict):  # JSON's keys are strings
+            by_name = {str(label): label for label in labels}
+            params["class_weight"] = {by_name.get(key, key): value for key, value in params["class_weight"].items()}
+        found = cls(**{**params, "device": device})
+        found.classes_, found.multi_label_ = np.array(labels), bool(content.get("multi_label"))
+        found.encoder_, found.head_ = found._open_saved(Path(folder))
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+def _as_labels(y: Any) -> np.ndarray:
+    labels = np.asarray(y)
+    if labels.dtype == object and all(isinstance(label, str) for label in labels.ravel()):
+        labels = labels.astype(str)
+    if labels.ndim == 0 or labels.ndim > 2:
+        raise UsageError(f"labels of {labels.ndim} dimensions: fit; give a list of labels, or 0 and 1 for each class")
+    return labels
+
+
+def _accuracy(predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    return {"score": 100.0 * float((predictions == targets).mean())}
+
+
+def _f1(predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    return {"score": 100.0 * float(f1_score(targets, predictions, average="micro", zero_division=0.0))}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON has it; a generator of random numbers has no place there."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else None

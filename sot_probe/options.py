@@ -1,0 +1,76 @@
+"""The options that the ``probe`` command of every side has."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from sot_base.errors import UsageError
+from sot_probe.grid import add_grid_options
+
+__all__ = ["SAVE", "add_probe_options", "resolve_layers"]
+
+SAVE = ("best", "all", "none")
+
+
+def add_probe_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options, in groups."""
+    parser.add_argument(
+        "--class-weights",
+        metavar="WEIGHTS",
+        help="of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)",
+    )
+    parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training each [1 2 3]")
+    held_out = "share of the training rows on which learning rate, epochs and the like are chosen; 0: no choice [0.1]"
+    parser.add_argument("--held-out", type=_fraction, default=0.1, metavar="SHARE", help=held_out)
+    save = "which heads to save as models: the best one on the held-out rows, all (of each seed), or none [best]"
+    parser.add_argument("--save", choices=SAVE, default="best", help=save)
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ... [a GPU if there is one]")
+    store = parser.add_argument_group("store of token states")
+    store.add_argument(
+        "--layers",
+        type=int,
+        nargs="+",
+        default=[-1],
+        metavar="LAYER",
+        help="layers to keep: 0 the embeddings, 1 the first, -1 the last; heads are trained on each of them [-1]",
+    )
+    store.add_argument("--mix-layers", action="store_true", help="heads read a learned mix of all --layers instead")
+    store.add_argument("--cache-dir", type=Path, help="where it lies [$SOT_CACHE/token_states]")
+    store.add_argument("--cache-dtype", choices=("float16", "float32"), default="float16", help="[float16]")
+    add_grid_options(parser)
+
+
+def resolve_layers(layers: Sequence[int], count: int) -> list[int]:
+    """Numbers of layers from 0, the embeddings, to `count`, the last one.
+
+    Args:
+        layers: As given; negative ones count from the end.
+        count: Layers that the encoder has.
+
+    Raises:
+        UsageError: for a layer that it does not have, or one that is named twice.
+    """
+    found = [layer + count + 1 if layer < 0 else layer for layer in layers]
+    wrong = [given for given, layer in zip(layers, found, strict=True) if not 0 <= layer <= count]
+    if wrong:
+        raise UsageError(f"no such layer: --layers {wrong[0]}; the encoder has 0 (its embeddings) to {count}")
+    if len(set(found)) < len(found):
+        raise UsageError(f"a layer is named twice: --layers {' '.join(map(str, layers))}; name each once")
+    return found
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text}")
+    if int(text) >= 2**64:  # what torch takes
+        raise argparse.ArgumentTypeError(f"must be below {2**64}, got {text}")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, got {text}")
+    return value

@@ -1,0 +1,214 @@
+"""One head in training: its settings, its optimizer, its random numbers and its result."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sot_probe.layer_head import LayerHead
+from sot_probe.objective import Objective
+
+__all__ = [
+    "NOT_FINITE",
+    "Candidate",
+    "Measure",
+    "Metrics",
+    "Optimize",
+    "Outcome",
+    "Trainee",
+    "TrainingSettings",
+    "adamw",
+    "lr_factor",
+]
+
+WARMUP = 6  # percent of the updates
+NOT_FINITE = "the head's outputs are not finite after an epoch: the training; give a lower --lr"
+Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
+Measure = Callable[[np.ndarray, np.ndarray], dict[str, float]]  # predictions, targets -> metric -> percent
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a head is trained.
+
+    Args:
+        lr: Peak learning rate (> 0), reached after 6 % of the updates; falls linearly to 0.
+        batch_size: Rows in an update (> 0).
+        epochs: Epochs of the schedule (> 0).
+        weight_decay: Decoupled weight decay (>= 0), of all parameters.
+    """
+
+    lr: float = 1e-3
+    batch_size: int = 32
+    epochs: int = 8
+    weight_decay: float = 0.1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A head to be trained.
+
+    Args:
+        create: Makes it, from random numbers of the seed: a module of (states of the layers, padding mask).
+        settings: How to train.
+    """
+
+    create: Callable[[], LayerHead]
+    settings: TrainingSettings
+
+
+@dataclass
+class Outcome:
+    """The result of a training.
+
+    Attributes:
+        head: The trained module, in evaluation mode; with ``watch`` as it was in its best epoch.
+        history: Metrics (percent) of each watched split, after each epoch.
+        best_epoch: Number of the best epoch, from 1; without ``watch`` the last one.
+        seconds: Computing time of the whole training, evaluations included.
+        parameters: What was learned.
+        predictions: For each watched split what the head predicts in its best epoch.
+        failed: Why it was given up; empty if it was not.
+    """
+
+    head: LayerHead
+    history: list[Metrics] = field(default_factory=list)
+    best_epoch: int = 0
+    seconds: float = 0.0
+    parameters: int = 0
+    predictions: dict[str, np.ndarray] = field(default_factory=dict)
+    failed: str = ""
+
+
+Optimize = Callable[[Sequence[nn.Parameter], TrainingSettings], torch.optim.Optimizer]
+
+
+def adamw(parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
+    """The optimizer of every side but fairseq's, which has its own."""
+    return torch.optim.AdamW(
+        parameters, settings.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=settings.weight_decay, fused=True
+    )
+
+
+class Trainee:
+    """A head in training, with its optimizer and random numbers of its own.
+
+    Args:
+        candidate: The head and its settings.
+        seed: Of its random numbers.
+        steps: Updates in an epoch.
+        objective: What to learn.
+        optimize: Makes the optimizer.
+        device: Where it is trained.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        seed: int,
+        steps: int,
+        objective: Objective,
+        optimize: Optimize,
+        device: torch.device,
+    ) -> None:
+        self.candidate, self.objective, self.device = candidate, objective, device
+        self.random = _RandomNumbers(seed, device)
+        with self.random:
+            self.head = candidate.create().to(device)
+        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+        self.optimizer = optimize(trained, candidate.settings)
+        self.outcome = Outcome(self.head, parameters=sum(parameter.numel() for parameter in trained))
+        self.updates, self.update = candidate.settings.epochs * steps, 0
+        self.best_state: dict[str, Tensor] | None = None
+        self.best_score, self.improved = -math.inf, 0  # the epoch that was better than all before
+        self.active = True
+
+    def step(self, states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int) -> None:
+        """Learn from a batch; a loss that is not finite ends the training."""
+        begin, settings = time.perf_counter(), self.candidate.settings
+        self.optimizer.param_groups[0]["lr"] = settings.lr * lr_factor(self.update, self.updates)
+        self.head.train()
+        with self.random:
+            loss = self.objective.loss(self.head(states, mask), targets)
+        if not math.isfinite(float(loss.detach())):
+            self.give_up(f"the loss is not finite: epoch {epoch}, lr {settings.lr}; give a lower --lr")
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.update += 1
+        self.outcome.seconds += time.perf_counter() - begin
+
+    def evaluate(
+        self, logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], measure: Measure, main: str
+    ) -> None:
+        """Note the metrics of an epoch, and keep the head if it is the best one."""
+        if any(not values.isfinite().all() for values in logits.values()):
+            self.give_up(NOT_FINITE)
+            return
+        predictions = {name: self.objective.decide(values) for name, values in logits.items()}
+        metrics = {name: measure(values, targets[name].numpy()) for name, values in predictions.items()}
+        self.outcome.history.append(metrics)
+        score = metrics[next(iter(targets))][main]
+        if score > self.best_score:
+            self.improved = len(self.outcome.history)
+        if score >= self.best_score:
+            self.best_score, self.outcome.best_epoch = score, len(self.outcome.history)
+            self.outcome.predictions = predictions
+            self.best_state = copy.deepcopy(self.head.state_dict())
+
+    def give_up(self, reason: str) -> None:
+        """End the training without a result."""
+        self.outcome.failed, self.active = reason, False
+
+    def finish(self) -> Outcome:
+        """The result, with the head of its best epoch where it was watched."""
+        if self.best_state is not None:
+            self.head.load_state_dict(self.best_state)
+        self.head.eval().cpu()
+        return self.outcome
+
+
+class _RandomNumbers:
+    """A stream of torch's random numbers that others do not touch; the caller's are put back."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self.cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=self.cuda):
+            torch.manual_seed(seed)
+            self.states = self._read()
+
+    def _read(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.cuda)]
+
+    def _write(self, states: Sequence[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for device, state in zip(self.cuda, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+    def __enter__(self) -> None:
+        self.callers = self._read()
+        self._write(self.states)
+
+    def __exit__(self, *error: Any) -> None:
+        self.states = self._read()
+        self._write(self.callers)
+
+
+def lr_factor(update: int, updates: int) -> float:
+    """The learning rate after `update` of `updates` updates, as a share of its peak, as fairseq's polynomial decay.
+
+    The first update has the learning rate 0 if there is a warm-up, as in fairseq.
+    """
+    warmup = updates * WARMUP // 100
+    if warmup and update <= warmup:
+        return update / warmup
+    return 1 - (update - warmup) / (updates - warmup)

@@ -1,0 +1,149 @@
+"""`TextClassifier` with scikit-learn's own tools."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer, MultiLabelBinarizer
+
+from sot_base.errors import UsageError
+from sot_hf import TextClassifier
+from sot_hf.token_states import TextEncoder
+from tests.sot_hf.models import WORDS
+
+TINY = {"mgcrp_heads": 2, "mgcrp_q": 4}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Sentences, and whether there is a cat in them."""
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(3, 7))) for _ in range(60)]
+    return texts, ["cat" if "cat" in text.split() else "none" for text in texts]
+
+
+@pytest.fixture
+def classifier(bert_folder):
+    settings = {"head": "gap-words", "layers": 0, "epochs": 20, "lr": 0.05, "batch_size": 16}
+    return TextClassifier(str(bert_folder), random_state=0, **settings)
+
+
+def test_it_learns_and_is_repeatable(classifier, data):
+    texts, labels = data
+    classifier.fit(texts, labels)
+    assert classifier.classes_.tolist() == ["cat", "none"]
+    assert classifier.score(texts, labels) > 0.8
+    probabilities = classifier.predict_proba(texts)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert (classifier.classes_[probabilities.argmax(1)] == classifier.predict(texts)).all()
+    again = clone(classifier).fit(np.array(texts), np.array(labels, dtype=object))
+    np.testing.assert_array_equal(again.predict_proba(texts), probabilities)
+    other = clone(classifier).set_params(random_state=1).fit(texts, labels)
+    assert (other.predict_proba(texts) != probabilities).any()
+    assert classifier.predict([]).shape == (0,)
+
+
+def test_scikit_learns_tools(classifier, data, bert_folder, monkeypatch):
+    texts, labels = data
+    assert is_classifier(classifier)
+    assert clone(classifier).get_params() == classifier.get_params()
+    encoded, encode = [], TextEncoder.encode
+    monkeypatch.setattr(TextEncoder, "encode", lambda self, rows: encoded.append(len(rows)) or encode(self, rows))
+    classifier.set_params(max_length=39)  # an encoder that is not in memory yet
+    assert cross_val_score(classifier, texts, labels, cv=3).mean() > 0.6
+    search = GridSearchCV(classifier, {"lr": [1e-6, 0.05], "head": ["gap-words"]}, cv=3).fit(texts, labels)
+    assert search.best_params_["lr"] == 0.05
+    assert sum(encoded) == len(set(texts))  # each text once
+    lower = FunctionTransformer(lambda rows: [row.lower() for row in rows])
+    pipeline = Pipeline([("lower", lower), ("classify", classifier)]).fit([text.upper() for text in texts], labels)
+    assert pipeline.score([text.upper() for text in texts], labels) > 0.8
+
+
+LOAD = """
+import sys, numpy as np
+from sot_hf import TextClassifier
+loaded = TextClassifier.from_pretrained(sys.argv[1])
+np.save(sys.argv[2], loaded.predict_proba(sys.argv[3:]))
+"""
+
+
+@pytest.mark.e2e
+def test_saved_and_loaded_in_a_new_process(classifier, data, tmp_path):
+    texts, labels = data
+    classifier.set_params(head="mgcrp", head_options=TINY, layers=[1, 2], class_weight={"cat": 2}).fit(texts, labels)
+    expected = classifier.predict_proba(texts[:7])
+    classifier.save_pretrained(tmp_path / "model")
+    assert not [path for path in (tmp_path / "model").iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
+    command = [sys.executable, "-c", LOAD, tmp_path / "model", tmp_path / "found.npy", *texts[:7]]
+    subprocess.run(command, check=True, timeout=120, stderr=subprocess.DEVNULL)
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-5)
+    loaded = TextClassifier.from_pretrained(tmp_path / "model")
+    assert loaded.predict(texts[:7]).tolist() == classifier.predict(texts[:7]).tolist()
+    assert loaded.class_weight == {"cat": 2}
+    assert loaded.fit(texts, labels).score(texts, labels) > 0.7
+
+
+def test_numbers_as_labels_pairs_and_weights(classifier, data, tmp_path):
+    texts, labels = data
+    numbers = [3 if label == "cat" else 8 for label in labels]
+    pairs = [(text, "the dog") for text in texts]
+    classifier.fit(pairs, numbers)
+    assert set(classifier.predict(pairs)) <= {3, 8}
+    shares = {}
+    for weight in (None, "balanced", {3: 50.0}):
+        found = clone(classifier).set_params(class_weight=weight, epochs=3).fit(texts, numbers)
+        shares[str(weight)] = (found.predict(texts) == 3).mean()
+    assert shares["{3: 50.0}"] >= shares["balanced"] >= shares["None"]
+    assert shares["{3: 50.0}"] > shares["None"]
+    found.save_pretrained(tmp_path / "model")
+    loaded = TextClassifier.from_pretrained(tmp_path / "model")
+    assert loaded.classes_.tolist() == [3, 8]
+    assert loaded.class_weight == {3: 50.0}
+
+
+def test_several_labels_a_row(classifier, data, tmp_path):
+    texts, _ = data
+    sets = MultiLabelBinarizer(classes=["cat", "dog"]).fit_transform(
+        [set(text.split()) & {"cat", "dog"} for text in texts]
+    )
+    classifier.set_params(class_weight="balanced", early_stopping=True, epochs=40).fit(texts, sets)
+    assert classifier.predict(texts).shape == sets.shape
+    assert classifier.score(texts, sets) > 0.6
+    assert ((classifier.predict_proba(texts) > 0.5) == classifier.predict(texts)).all()
+    classifier.save_pretrained(tmp_path / "model")
+    loaded = TextClassifier.from_pretrained(tmp_path / "model")
+    np.testing.assert_allclose(loaded.predict_proba(texts[:5]), classifier.predict_proba(texts[:5]), atol=1e-5)
+
+
+def test_early_stopping(classifier, data):
+    classifier.set_params(early_stopping=True, validation_fraction=0.2, n_iter_no_change=2, epochs=200, lr=1e-7)
+    assert classifier.fit(*data).n_iter_ < 200
+
+
+def test_mistakes(classifier, data, tmp_path):
+    texts, labels = data
+    for change, message in (
+        ({"head": "svm"}, "no such head 'svm': TextClassifier; give one of cls, "),
+        ({"head_options": {"mgcrp_q2": 3}}, "no such option 'mgcrp_q2' of a head: TextClassifier"),
+        ({"lr": -1}, "lr must be positive, got -1: TextClassifier"),
+        ({"class_weight": {"dog": 2}}, "no such class: class_weight 'dog'; the classes are"),
+        ({"layers": 7}, "no such layer: --layers 7"),
+        ({"head": "mgcrp", "head_options": {"mgcrp_q": 0}}, "q_dim must be a positive integer, got 0"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            clone(classifier).set_params(**change).fit(texts, labels)
+    with pytest.raises(UsageError, match="60 rows and 3 labels: fit; give a label for each row"):
+        classifier.fit(texts, labels[:3])
+    with pytest.raises(UsageError, match="all rows have the label 'cat'"):
+        classifier.fit(texts[:2], ["cat", "cat"])
+    with pytest.raises(UsageError, match="a sample is not a text"):
+        classifier.fit([*texts[:-1], 3], labels)
+    (tmp_path / "estimator.json").write_text('{"params": {"svm": 1}, "classes": ["a"]}')
+    with pytest.raises(UsageError, match=r"not the parameters of TextClassifier: .*estimator.json"):
+        TextClassifier.from_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot read estimator.json"):
+        TextClassifier.from_pretrained(tmp_path / "nowhere")

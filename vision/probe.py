@@ -1,0 +1,172 @@
+r"""Train heads on the stored token states of a frozen image model, and save the best as a model.
+
+python vision/probe.py DIR --model efficientnet_lite0 --heads cls mgcrp --output-dir out/probe
+python vision/probe.py DIR --model vit_small_patch16_224 --pretrained --heads cls gap mgcrp --lr 3e-4 1e-3 3e-3
+
+``efficientnet_lite0`` comes with its package; any other model is timm's with ``--pretrained``, or has the weights of
+``--checkpoint``. The first run keeps the states of the images in a store; later ones read them from there. Heads,
+options and the table are those of every side: docs/probing.md. ``OUTPUT_DIR/model/model_best.pth.tar`` is what
+vision/validate.py, predict.py and export.py take.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import numpy as np
+from sklearn.metrics import f1_score
+from torch import Tensor, nn
+
+from sot_base.atomic import atomic_folder
+from sot_base.errors import UsageError, run_main
+from sot_probe.command import check_options, run_probe
+from sot_probe.device import choose_device
+from sot_probe.grid import ProbeSettings
+from sot_probe.layer_head import LayerHead
+from sot_probe.objective import Kind
+from sot_probe.options import add_probe_options
+from sot_probe.trainee import Optimize, adamw
+from vision.cli.config_file import Parser
+from vision.cli.device import command_processes, default_workers
+from vision.cli.options import add_max_pixels, add_source_options, non_negative_int, positive_int
+from vision.data import match_classes, open_source
+from vision.data.multi_label import open_multi_label
+from vision.probing.image_encoder import ImageEncoder
+from vision.probing.probe_data import ImageStates, source_digest
+
+__all__ = ["ImageProbe", "main", "probe_parser"]
+
+ENCODING = 1  # goes up when the same model gives other states, so that old ones are not found again
+
+
+def probe_parser() -> Parser:
+    """The parser of ``vision/probe.py``."""
+    parser = Parser(prog="probe.py", description=__doc__.split("\n")[0])
+    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
+    parser.add_argument("--model", required=True, help="efficientnet_lite0, or the name of a timm model")
+    parser.add_argument("--pretrained", action="store_true", help="released weights of a timm model")
+    parser.add_argument("--checkpoint", help="file of the model's weights, instead")
+    parser.add_argument("--output-dir", required=True, type=Path, help="the folder for results.json and the model")
+    add_source_options(parser, train=True, labels=True)
+    parser.add_argument("--multi-label", action="store_true", help="images have several classes, or none: metadata.csv")
+    add = parser.add_argument_group("images").add_argument
+    add("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
+    add("--encode-batch", type=positive_int, default=32, help="images that the model reads at once")
+    add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
+    add_max_pixels(add)
+    add_probe_options(parser)
+    return parser
+
+
+class ImageProbe:
+    """A timm model and labelled images, as `sot_probe.command.run_probe` wants them.
+
+    Args:
+        args: The command line.
+
+    Raises:
+        UsageError: for mistakes in the options or the data.
+    """
+
+    command: Sequence[str] = ("python", "vision/probe.py")
+    optimize: Optimize = staticmethod(adamw)
+
+    def __init__(self, args: Namespace) -> None:
+        data_dir = args.data_dir or args.data_path
+        self.args = args
+        self.kind: Kind = "sets" if args.multi_label else "classes"
+        self.main_metric = "f1_micro" if args.multi_label else "top1"
+        self.sources = {name: self._open(data_dir, split) for name, split in self._splits().items()}
+        train, val = self.sources.values()
+        self.labels, self.num_classes = train.class_names, len(train.class_names)
+        if self.num_classes < (1 if args.multi_label else 2):
+            raise UsageError(f"only one class, {self.labels[0]}: {train.where}; give images of several")
+        self.targets: dict[str, np.ndarray] = {"train": train.targets, "val": self._in_train_order(val)}
+        self.encoder = ImageEncoder.open(
+            args.model, args.pretrained, args.checkpoint, args.img_size, args.layers, choose_device(args.device)
+        )
+        self.layers = self.encoder.layers
+        if args.save != "none" and self.layers != [self.encoder.num_layers]:
+            raise UsageError("an image model reads the last layer: --layers; give --save none")
+        self.task = args.dataset or (Path(data_dir).stem if data_dir else "images")
+        self.name = f"{self.task}-{args.model}"
+        self.words = self._own_words(data_dir)
+
+    def _splits(self) -> dict[str, str]:
+        return {"train": self.args.train_split, "val": self.args.val_split}
+
+    def _open(self, data_dir: str | None, split: str) -> Any:
+        args = self.args
+        if args.multi_label:
+            return open_multi_label(data_dir, split, args.label_column, args.max_pixels)
+        return open_source(data_dir, split, args.dataset, args.download, args.max_pixels)
+
+    def _in_train_order(self, val: Any) -> np.ndarray:
+        index = match_classes(val.class_names, self.labels, val.where)
+        if self.kind == "classes":
+            return index[val.targets]
+        targets = np.zeros((len(val.targets), self.num_classes), dtype=np.float32)
+        targets[:, index] = val.targets
+        return targets
+
+    def _own_words(self, data_dir: str | None) -> list[str]:
+        args = self.args
+        words = [data_dir] if data_dir else []
+        names = ("model", "checkpoint", "dataset", "img_size", "train_split", "val_split")
+        defaults = {"train_split": "train", "val_split": "val"}
+        given = [(name, getattr(args, name)) for name in names if getattr(args, name) not in (None, defaults.get(name))]
+        words += [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
+        return words + [f"--{name.replace('_', '-')}" for name in ("pretrained", "multi_label") if getattr(args, name)]
+
+    def describe(self) -> dict[str, Any]:
+        images = {name: source_digest(source) for name, source in self.sources.items()}
+        return {"encoding": ENCODING, **self.encoder.describe(), "data": images, "batch": self.args.encode_batch}
+
+    def create_encoder(self) -> ImageStates:
+        return ImageStates(self.encoder, self.sources, self.args.encode_batch, default_workers(self.args.workers))
+
+    def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
+        return self.encoder.create_head(settings, self.num_classes, start)
+
+    def measure(self, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+        """Metrics in percent."""
+        if self.kind == "classes":
+            return {"top1": 100.0 * float((predictions == targets).mean())}
+        micro, macro = (f1_score(targets, predictions, average=name, zero_division=0.0) for name in ("micro", "macro"))
+        exact = (predictions == targets.astype(bool)).all(axis=1).mean()
+        return {"f1_micro": 100.0 * micro, "f1_macro": 100.0 * macro, "exact": 100.0 * float(exact)}
+
+    def warnings(self, predictions: np.ndarray, targets: np.ndarray, where: str) -> list[str]:
+        """Whether all predictions are the same."""
+        if (predictions == predictions[0]).all() and not (targets == targets[0]).all():
+            return [f"all {len(predictions)} predictions of {where} are the same: the head has collapsed"]
+        return []
+
+    def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
+        with atomic_folder(folder) as temporary:
+            self.encoder.save(head, self.labels, self.kind == "sets", temporary)
+
+
+@command_processes()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line and run the probe.
+
+    Returns:
+        The exit status: 1 if some of the trainings failed.
+    """
+    args = probe_parser().parse_args(argv)
+    logging.basicConfig(format="%(message)s")
+    check_options(args)
+    return run_probe(args, ImageProbe(args))
+
+
+if __name__ == "__main__":
+    run_main(main)

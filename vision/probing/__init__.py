@@ -1,0 +1,1 @@
+"""Heads trained on the token states of a frozen image model."""
