@@ -67,8 +67,9 @@ def attention_relevance(view: ModelView, inputs: Inputs, target: Tensor, part: s
     """How much each token of the backbone's sequence bears on a logit, through all attention.
 
     The head's tokens start with their gradient times activation, where it is positive (its size, where none is), to
-    the sum 1: all of it at the class token where the head reads nothing else, as in the paper. From the last block to the first, the relevance of
-    a token goes on to the tokens it attends to by the mean over the heads of (gradient times attention)+.
+    the sum 1: all of it at the class token where the head reads nothing else, as in the paper. From the last block to
+    the first, the relevance of a token goes on to the tokens it attends to by the mean over the heads of (gradient
+    times attention)+.
 
     Args:
         view: The model.

@@ -98,7 +98,11 @@ def _spread(
 
 
 def grad_cam(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """Grad-CAM (arXiv:1610.02391) on the tokens that enter the last block, or without one on the head's tokens."""
+    """Grad-CAM (arXiv:1610.02391) on the tokens that enter the last block, or without one on the head's tokens.
+
+    At the head's tokens each has its own gradient (HiResCAM, arXiv:2011.08891): a centred covariance does not change
+    when all tokens move together, so that the mean of their gradients, Grad-CAM's weight, is 0.
+    """
     found: list[Tensor] = []
 
     def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -117,9 +121,9 @@ def grad_cam(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tens
     layer, gradient = layer.detach(), gradient.detach()
     if found and view.time_first:
         layer, gradient = layer.transpose(0, 1), gradient.transpose(0, 1)
-    scores = (layer * gradient.sum(dim=1, keepdim=True)).sum(dim=-1).clamp_min(0.0)
     if found:
-        return scores
+        return (layer * gradient.sum(dim=1, keepdim=True)).sum(dim=-1).clamp_min(0.0)
+    scores = (layer * gradient).sum(dim=-1).clamp_min(0.0)
     return view.to_sequence(scores if mask is None else scores.masked_fill(mask, 0.0), mask)
 
 

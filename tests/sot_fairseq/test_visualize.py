@@ -42,7 +42,7 @@ def run(monkeypatch, capsys):
     return run
 
 
-TEXTS = "the cats, not well\n\ncat\n<script> the big dog\nילד the cat\n"
+TEXTS = "the cats, not well\n\ncat\n<script> the big dog\nדג the cat\n"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -96,7 +96,7 @@ def test_grad_cam_without_a_block_and_with_a_zero_gradient_warns_and_is_finite(e
 
 def test_methods_that_a_model_lacks_say_so(encoder):
     view = TinyEncoder(normalization="epn").eval().view()
-    with pytest.raises(UsageError, match="ElementwisePowerNorm.*choose another --method"):
+    with pytest.raises(UsageError, match=r"ElementwisePowerNorm.*choose another --method"):
         attribute(view, (ids(4),), TARGET[:1], "contributions")
     encoder.blocks = nn.ModuleList([nn.Identity()])
     encoder.blocks[0].forward = lambda x, mask: x
