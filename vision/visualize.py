@@ -22,6 +22,8 @@ from sot_base.names import name_key
 from sot_visual.attribution import METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
+from sot_visual.plots import draw_spectrum
+from sot_visual.spectrum import record_spectrum
 from vision.cli.config_file import Parser, parse_args
 from vision.cli.device import command_processes, default_workers, init_device
 from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
@@ -57,6 +59,7 @@ def visualize_parser() -> Parser:
         help=f".html, .png, .svg or .pdf; a picture has the first {MAX_COLUMNS} images",
     )
     parser.add_argument("--check", action="store_true", help="test the methods on the images; --output gets the curves")
+    parser.add_argument("--spectrum", metavar="FILE", help="draw the singular values before and after the norm alone")
     parser.add_argument("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all it has")
     add_checkpoint_options(parser)
     add_image_options(parser)
@@ -69,12 +72,7 @@ def visualize_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and visualise."""
     args = parse_args(visualize_parser(), argv)
-    outputs = [Path(path) for path in args.output]
-    for path in outputs:
-        if path.suffix.lower() not in (*PAGES, ".png", ".svg", ".pdf"):
-            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
-        if args.check and path.suffix.lower() in PAGES:
-            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
+    outputs = _check_outputs(args)
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)
@@ -83,10 +81,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths = [path for path, _ in find_images(args.images)][: args.limit]
     if args.check:
         _check(args, trained, model, paths, outputs)
-        return
+    elif args.spectrum:
+        batches = [images for images, _ in _load(args, trained, paths, device)]
+        spectra = record_spectrum(model.head, lambda: [trained.model(images) for images in batches])
+        draw_spectrum(*spectra, args.spectrum, f"{trained.recipe['name']}, {len(paths)} images")
+    else:
+        found = _explain(args, trained, model, paths, names, chosen)
+        _write(found, outputs, f"{trained.recipe['name']}, {args.method.replace('_', ' ')}", args.method)
+
+
+def _check_outputs(args: Namespace) -> list[Path]:
+    outputs = [Path(path) for path in args.output]
+    for path in outputs:
+        if path.suffix.lower() not in (*PAGES, ".png", ".svg", ".pdf"):
+            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
+        if args.check and path.suffix.lower() in PAGES:
+            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
+    return outputs
+
+
+def _explain(
+    args: Namespace,
+    trained: TrainedModel,
+    model: ImageModel,
+    paths: Sequence[Path],
+    names: Sequence[str],
+    chosen: int | None,
+) -> list[CaptionedImage]:
     found = []
+    device = next(model.model.parameters()).device
     mean, std = (torch.tensor(trained.data_config[name], device=device).view(-1, 1, 1) for name in ("mean", "std"))
     for images, positions in _load(args, trained, paths, device):
+        if not len(images):
+            continue
         items = explain_images(model, images, images * std + mean, args.method, chosen, trained.multi_label)
         for item, position in zip(items, positions.tolist(), strict=True):
             truth = _truth(paths[position], names)
@@ -100,13 +127,16 @@ def main(argv: Sequence[str] | None = None) -> None:
                     None if truth is None else describe(truth),
                 )
             )
+    return found
+
+
+def _write(found: Sequence[CaptionedImage], outputs: Sequence[Path], title: str, method: str) -> None:
     if not found:
-        raise UsageError(f"no image could be read: {', '.join(args.images)}; give others")
-    title = f"{trained.recipe['name']}, {args.method.replace('_', ' ')}"
+        raise UsageError("no image could be read: the command line; give others")
     for path in outputs:
         if path.suffix.lower() in PAGES:
             with atomic_file(path) as temporary:
-                text = image_page(found, title, args.method)
+                text = image_page(found, title, method)
                 temporary.write_text(text, encoding="utf-8", errors="replace")  # names of files may be any bytes
         else:
             save_figure(draw_images(found[:MAX_COLUMNS], title), path)

@@ -31,20 +31,18 @@ def check_text(
     samples = [(item, words) for item, words in samples if len(words) > 1]
     view = model.view()
     random_view = model.view(shuffle_weights(model.module))
+    logits = model.logits([item for item, _ in samples], batch_size) if samples else torch.empty(0, 1)
+    targets = logits.argmax(dim=-1)
 
     def scores(index: int, method: str, is_random: bool) -> Tensor:
         item, words = samples[index]
         inputs = model.collate([item])
-        values = attribute(random_view if is_random else view, inputs, target(index), method)
-        return word_scores(words, values[0])
-
-    def target(index: int) -> Tensor:
-        with torch.no_grad():
-            return view.logits(*model.collate([samples[index][0]])).argmax(dim=-1)
+        target = targets[index : index + 1].to(inputs[0].device)
+        return word_scores(words, attribute(random_view if is_random else view, inputs, target, method)[0])
 
     def evaluate(index: int, kept: Tensor) -> Tensor:
         item, words = samples[index]
-        return _probabilities(model, item, words, kept, int(target(index)), batch_size)
+        return _probabilities(model, item, words, kept, int(targets[index]), batch_size)
 
     return check_methods(methods, len(samples), scores, evaluate)
 

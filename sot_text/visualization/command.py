@@ -24,6 +24,8 @@ from sot_text.visualization.text_model import TextModel
 from sot_visual.attribution import METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
+from sot_visual.plots import draw_spectrum
+from sot_visual.spectrum import record_spectrum
 
 __all__ = ["DEFAULT_METHOD", "run_visualize", "visualize_parser"]
 
@@ -48,6 +50,7 @@ def visualize_parser(prog: str, description: str) -> argparse.ArgumentParser:
     add("--output", nargs="+", metavar="FILE", help=".html, .png, .svg or .pdf; default: colours in the terminal")
     add("--check", action="store_true", help="test the methods on the texts; --output gets the curves")
     add("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all that the model has")
+    add("--spectrum", metavar="FILE", help="draw the singular values before and after the normalisation, nothing else")
     add("--batch-size", type=_positive, default=16, help="rows computed at once (default: %(default)s)")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
@@ -77,6 +80,11 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
     rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
     if args.check:
         _check(args, model, rows, outputs)
+        return
+    if args.spectrum:
+        view, encoded = model.view(), model.encode(rows)
+        spectra = record_spectrum(view.head, lambda: model.logits(encoded, args.batch_size))
+        draw_spectrum(*spectra, args.spectrum, f"{_name(args.input)}, {len(rows)} texts")
         return
     items = explain(model, rows, truths, args.method, find_class(model, args.target), args.batch_size)
     if args.rows:

@@ -3,6 +3,7 @@
 import io
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,6 +106,16 @@ def test_the_check_prints_a_table_and_draws_curves(folder, corpus, run, tmp_path
     assert [row for row in rows if row.strip("-")] == ["method", "contributions", "relevance", "random"]
     assert "mean ± standard error" in output
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_spectrum_is_drawn_and_svpn_flattens_it(folder, run, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("sot_text.visualization.command.draw_spectrum", lambda *args: drawn.append(args))
+    run(folder, "--spectrum", tmp_path / "spectrum.png", text="the cat sees a big dog\na bird likes the dog well\n")
+    before, after, path, title = drawn[0]
+    assert before.shape == after.shape == (2 * 2, 3)
+    np.testing.assert_allclose(after[:, 1] / after[:, 0], before[:, 1] / before[:, 0], rtol=1e-4)
+    assert (str(path), title) == (str(tmp_path / "spectrum.png"), "standard input, 2 texts")
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,12 @@ def test_the_check_prints_a_table(named, tmp_path, capsys):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_spectrum_is_drawn(named, tmp_path):
+    run(named, "--spectrum", tmp_path / "spectrum.svg", "--output", tmp_path / "maps.png")
+    assert "sot_micro, 4 images" in (tmp_path / "spectrum.svg").read_text()
+    assert not (tmp_path / "maps.png").exists()
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
