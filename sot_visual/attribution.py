@@ -6,8 +6,10 @@ the inputs: pixels, or word embeddings. Gradients times input and integrated gra
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -129,31 +131,29 @@ def grad_cam(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tens
 
 def gradient_x_input(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
     """Gradient times input, summed over the channels."""
-    from captum.attr import InputXGradient, LayerGradientXActivation
-
+    captum = _captum()
     first, *others = inputs
     function = _part_function(view, part)
     if view.embedding is not None:
-        method = LayerGradientXActivation(function, view.embedding)
+        method = captum.LayerGradientXActivation(function, view.embedding)
         scores: Tensor = method.attribute(first, target=target, additional_forward_args=tuple(others) or None)
         return scores.sum(dim=-1)
     image = first.detach().requires_grad_()
-    scores = InputXGradient(function).attribute(image, target=target)
+    scores = captum.InputXGradient(function).attribute(image, target=target)
     return scores.sum(dim=1)
 
 
 def integrated_gradients(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
     """Integrated gradients (arXiv:1703.01365) from a baseline without information, summed over the channels."""
-    from captum.attr import IntegratedGradients, LayerIntegratedGradients
-
+    captum = _captum()
     first, *others = inputs
     options = {"baselines": view.baseline(first), "target": target, "n_steps": STEPS}
     function = _part_function(view, part)
     if view.embedding is not None:
-        method = LayerIntegratedGradients(function, view.embedding)
+        method = captum.LayerIntegratedGradients(function, view.embedding)
         scores: Tensor = method.attribute(first, additional_forward_args=tuple(others) or None, **options)
         return scores.sum(dim=-1)
-    scores = IntegratedGradients(function).attribute(first, **options)
+    scores = captum.IntegratedGradients(function).attribute(first, **options)
     return scores.sum(dim=1)
 
 
@@ -162,6 +162,13 @@ def random_scores(view: ModelView, inputs: Inputs, target: Tensor, part: str) ->
     first = inputs[0]
     shape = first.shape if view.embedding is not None else (first.shape[0], *first.shape[2:])
     return torch.rand(shape, device=first.device)
+
+
+def _captum() -> Any:
+    try:
+        return importlib.import_module("captum.attr")
+    except ImportError as error:
+        raise UsageError("captum is missing: this method needs it; pip install captum") from error
 
 
 def _part_function(view: ModelView, part: str) -> Callable[..., Tensor]:

@@ -1,6 +1,8 @@
 """`python -m sot_fairseq.visualize`: words on a page, in a picture, in the terminal; its mistakes."""
 
 import io
+import re
+import shlex
 import sys
 
 import numpy as np
@@ -11,9 +13,11 @@ import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import visualize
 from sot_fairseq.prediction.text_model import FairseqTextModel
+from sot_text.visualization.command import visualize_parser
 from sot_text.visualization.explain import explain
 from sot_visual.attribution import METHODS
 from tests.sot_fairseq.conftest import run_train, write_rows
+from tests.support import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +151,14 @@ def test_a_head_of_fairseqs_own_has_one_row(data, run, tmp_path):
         run(tmp_path, text="the cat\n")
     with pytest.raises(UsageError, match="no part cls"):
         run(tmp_path, "--method", "relevance", "--rows", "cls", text="the cat\n")
+
+
+def test_the_documentation_has_every_option_and_its_commands_are_right():
+    text = (REPOSITORY / "docs" / "visualization.md").read_text(encoding="utf-8")
+    parser = visualize_parser("visualize", "")
+    for action in parser._actions[1:]:
+        assert not action.option_strings or action.option_strings[0] in text
+    commands = re.findall(r"^(?:echo .* \| )?python -m sot_\w+\.visualize (.*)$", text, flags=re.MULTILINE)
+    assert len(commands) == 5
+    for words in commands:
+        parser.parse_args(shlex.split(words))

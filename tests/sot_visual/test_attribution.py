@@ -1,5 +1,7 @@
 """Attribution methods: shapes, padding, what they must satisfy by their definition."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -111,3 +113,10 @@ def test_parts_of_each_fusion(fusion, parts):
     view = TinyEncoder(fusion=fusion).eval().view()
     assert len(view.parts) == parts
     assert attribute(view, (ids(6, 3),), TARGET, "contributions").shape == (2, 6)
+
+
+def test_without_captum_its_methods_say_so(encoder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(UsageError, match="captum is missing"):
+        attribute(encoder.view(), (ids(4),), TARGET[:1], "integrated_gradients")
+    assert attribute(encoder.view(), (ids(4),), TARGET[:1], "relevance").any()

@@ -1,6 +1,7 @@
 """vision/visualize.py: maps of every family of backbones, and the command line."""
 
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ import vision
 from sot_base.errors import UsageError
 from sot_visual.attribution import METHODS
 from tests.sot_visual.test_page import Tags
+from tests.support import REPOSITORY
+from vision.cli.config_file import parse_args
 from vision.models.token_pool import pooled_length, spread_pooled
+from vision.validate import validate_parser
 from vision.visualization.explain import explain_images, image_maps
 from vision.visualization.image_model import ImageModel
-from vision.visualize import main
+from vision.visualize import main, visualize_parser
 
 SMALL_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 2}
 BACKBONES = {  # name, arguments, whether the head is attached, size of the image, grid
@@ -176,3 +180,17 @@ def test_the_spectrum_is_drawn(named, tmp_path):
 def test_mistakes(named, words, message):
     with pytest.raises(UsageError, match=message):
         run(named, *words)
+
+
+def test_the_documentation_has_every_option_and_its_commands_are_right(monkeypatch):
+    text = (REPOSITORY / "docs" / "visualization.md").read_text(encoding="utf-8")
+    for method in METHODS:
+        assert f"`{method}`" in text
+    own = ("--method", "--class", "--limit", "--output", "--check", "--check-methods", "--spectrum", "--calibration")
+    for option in own:
+        assert option in text
+    parsers = {"visualize": visualize_parser, "validate": validate_parser}
+    commands = re.findall(r"^python vision/(\w+)\.py (.*)$", text, flags=re.MULTILINE)
+    assert len(commands) == 4
+    for program, words in commands:
+        parse_args(parsers[program](), shlex.split(words))

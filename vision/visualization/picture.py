@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from textwrap import shorten
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from sot_visual.figures import new_figure, png_bytes
 from sot_visual.page import Cell, embed_png, make_page
 from vision.visualization.explain import ImageExplanation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["MAX_COLUMNS", "ROW_NAMES", "CaptionedImage", "draw_images", "image_page"]
 
