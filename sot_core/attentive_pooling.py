@@ -56,16 +56,25 @@ class AttentionPool(Pooling):
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         filled, padding_mask = fill_empty(tokens, padding_mask)
-        cleared = clear_padding(filled, padding_mask)
+        query, keys, values = self.project(filled, padding_mask)
+        pooled: Tensor = self.out_proj(attend(query, keys, values, padding_mask).flatten(1).to(tokens.dtype))
+        if self.mlp is not None:
+            pooled = pooled + self.mlp(pooled)
+        return clear_without_tokens(pooled.to(tokens.dtype), padding_mask)
+
+    def project(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The query, the keys and the values, head by head.
+
+        Shape:
+            tokens (B, N, D), padding_mask (B, N) -> (B, H, 1, w), (B, H, N, w) and (B, H, N, w).
+        """
+        cleared = clear_padding(tokens, padding_mask)
         query = self.query_proj(self.query.to(tokens.dtype)).expand(tokens.shape[0], 1, -1)
         query, keys, values = (
             features.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for features in (query, self.key_proj(cleared), self.value_proj(cleared))
         )
-        pooled: Tensor = self.out_proj(attend(query, keys, values, padding_mask).flatten(1).to(tokens.dtype))
-        if self.mlp is not None:
-            pooled = pooled + self.mlp(pooled)
-        return clear_without_tokens(pooled.to(tokens.dtype), padding_mask)
+        return query, keys, values
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}"

@@ -116,17 +116,26 @@ class GeneralizedMeanPool(Pooling):
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         tokens, padding_mask = fill_empty(tokens, padding_mask)
         with no_autocast(tokens):
-            cleared = clear_padding(tokens, padding_mask)
-            values = cleared.to(at_least_float32(tokens.dtype)).clamp_min(self.eps)
-            power = self.power.to(values.dtype).clamp_min(MIN_POWER)
-            logs = power * values.log()
+            logs, power = self.log_powers(tokens, padding_mask)
             if padding_mask is None:
                 count = torch.full_like(logs[:, 0, :1], tokens.shape[1])
             else:
-                logs = logs.masked_fill(padding_mask.unsqueeze(-1), LOG_ZERO)
                 count = count_valid(padding_mask).to(logs.dtype).unsqueeze(-1)
             mean = ((logs.logsumexp(dim=1) - count.log()) / power).exp()
         return clear_without_tokens(mean, padding_mask).to(tokens.dtype)
+
+    def log_powers(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logarithms of the powers of the tokens' values, the least at padding, and p, of at least float32.
+
+        Shape:
+            tokens (B, N, D), padding_mask (B, N) -> (B, N, D) and (1,).
+        """
+        values = clear_padding(tokens, padding_mask).to(at_least_float32(tokens.dtype)).clamp_min(self.eps)
+        power = self.power.to(values.dtype).clamp_min(MIN_POWER)
+        logs = power * values.log()
+        if padding_mask is not None:
+            logs = logs.masked_fill(padding_mask.unsqueeze(-1), LOG_ZERO)
+        return logs, power
 
     def extra_repr(self) -> str:
         return f"start={self.start:g}, eps={self.eps:g}"

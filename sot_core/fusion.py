@@ -62,6 +62,10 @@ class Fusion:
         zero = torch.zeros_like(next(iter(logits.values())))
         return logits.get(self.cls_layer, zero), logits.get("word_fc", zero)
 
+    def word_weight(self, classifiers: Mapping[str, nn.Module], num_words: int) -> Tensor:
+        """The weight (K, P) that the pooled words of width P meet."""
+        return classifiers["word_fc"].get_parameter("weight")
+
 
 class SumLogits(Fusion):
     """``cls_fc(cls) + word_fc(words)``, arXiv:2104.10935 equation 7."""
@@ -95,6 +99,9 @@ class Concat(Fusion):
         weight, bias = (classifiers[self._name].get_parameter(name) for name in ("weight", "bias"))
         for_cls, for_words = weight.tensor_split([cls.shape[-1]], dim=-1)
         return F.linear(cls, for_cls, bias), F.linear(words, for_words)
+
+    def word_weight(self, classifiers: Mapping[str, nn.Module], num_words: int) -> Tensor:
+        return classifiers[self._name].get_parameter("weight")[:, -num_words:]
 
     @property
     def _name(self) -> str:

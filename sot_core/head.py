@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from sot_core.build import ACTIVATIONS, FUSIONS, create_pooling
 from sot_core.config import HeadConfig
+from sot_core.contributions import split_into_tokens
+from sot_core.math.precision import at_least_float32, no_autocast
 from sot_core.norms.features import apply_batch_norm, create_feature_norm
 
 __all__ = ["ClassificationHead", "Contributions"]
@@ -104,6 +106,43 @@ class ClassificationHead(nn.Module):
             )
         classifiers = dict(self.named_children())
         return Contributions(*self.fusion.contributions(classifiers, *self._represent(tokens, padding_mask)))
+
+    @torch.no_grad()
+    def token_contributions(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Split the logits exactly into the contributions of the tokens; see `sot_core.contributions`.
+
+        Index 0 has what does not come from a word: the class token's logits, the biases and other constants. For
+        ``aggre_all`` it also has the class token's part of the pooled vector. Their sum is the logits to rounding: of
+        float32, also under autocast, where the logits themselves are rounded to half precision.
+
+        Shape:
+            As :meth:`forward` -> (B, K, 1 + N), 0 at padding, with and without a class token; at least float32. There
+            is no gradient.
+
+        Raises:
+            ValueError: in training mode, for a head without classes, and for a pooling or normalisation without an
+                exact split: ``epn``, ``layer_norm``, svPN with ``residual_eps`` and ``attention_mlp``.
+        """
+        config, classifiers = self.config, dict(self.named_children())
+        if self.training or config.num_classes == 0:
+            state = "in training mode, where dropout is on" if self.training else "without classes"
+            raise ValueError(f"a head {state} has no contributions of tokens; call eval() on a classifier")
+        with no_autocast(tokens):
+            tokens = tokens.to(torch.promote_types(tokens.dtype, next(self.parameters()).dtype))
+            cls, words = self._represent(tokens, padding_mask)
+            first = torch.add(*self.fusion.contributions(classifiers, cls, torch.zeros_like(words)))
+            first = first.to(at_least_float32(first.dtype))
+            if not self.fusion.uses_words:
+                parts = first.new_zeros(*first.shape, tokens.shape[1] - 1)
+                return torch.cat((first.unsqueeze(-1), parts), dim=-1)
+            num_prefix = int(config.has_cls_token and not self.fusion.pools_cls)
+            mask = None if padding_mask is None else padding_mask[:, num_prefix:]
+            weight = self.fusion.word_weight(classifiers, words.shape[-1])
+            parts, constant = split_into_tokens(self.pool, tokens[:, num_prefix:], mask, weight, self.word_norm)
+            first = first + constant
+            if self.fusion.pools_cls:
+                first, parts = first + parts[..., 0], parts[..., 1:]
+            return torch.cat((first.unsqueeze(-1), parts), dim=-1)
 
     @property
     def _reads_cls(self) -> bool:

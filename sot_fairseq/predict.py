@@ -40,8 +40,8 @@ from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.names import join_names, split_names
 from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
-from sot_fairseq.prediction.read_input import Row, read_lines, read_task_file
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task
+from sot_text.read_input import Row, read_lines, read_task_file
 from sot_text.submission import (
     INDEX_COLUMNS,
     check_submission,

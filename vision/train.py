@@ -21,9 +21,10 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 from timm.utils.distributed import is_distributed_env
 
 from sot_base.errors import UsageError, run_main
+from sot_visual.plots import draw_curves
 from vision.cli.config_file import given_options, parse_args
 from vision.cli.device import command_processes
-from vision.cli.figures import draw_curves
+from vision.cli.run_files import read_rows
 from vision.cli.train_options import train_parser
 from vision.models.weights.read import read_checkpoint
 from vision.training.classification import ClassificationSession
@@ -88,7 +89,8 @@ def run(args: Namespace, name: str | None = None) -> Result | None:
         return session.dry_run()
     result = train(session, name)
     if result is not None:
-        draw_curves({args.model: result.summary}, result.folder / "curves.png", session.column(), session.title)
+        runs = {args.model: read_rows(result.summary)}
+        draw_curves(runs, result.folder / "curves.png", session.column(), session.title)
     return result
 
 

@@ -20,12 +20,13 @@ if __package__ in (None, ""):  # run as a file: the import root is the repositor
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from sot_base.errors import UsageError, run_main
+from sot_visual.plots import draw_calibration, draw_confusion
 from vision.cli.config_file import Parser, parse_args
 from vision.cli.device import command_processes, default_workers, init_device, memory_format
-from vision.cli.figures import draw_confusion
 from vision.cli.options import (
     add_checkpoint_options,
     add_device_options,
@@ -63,6 +64,7 @@ def validate_parser() -> Parser:
     add_threshold(add)
     add("--per-class", help="CSV file: images, accuracy and main confusion of each class")
     add("--confusion", help="picture of which classes are confused (needs matplotlib)")
+    add("--calibration", help="picture of how often predictions of a confidence are right (needs matplotlib)")
     add("--results", help="JSON file of the metrics")
     add_device_options(parser)
     return parser
@@ -94,6 +96,9 @@ def validate(args: Namespace) -> dict[str, Any]:
     if args.real_labels is not None:
         real_labels = RealLabels(dataset.names(), names, args.real_labels or None, args.world_size)
         observers.append(real_labels.update)
+    confidences: list[Tensor] = []
+    if args.calibration is not None:
+        observers.append(lambda output, target: confidences.append(_confidence(output, target)))
     bad_images = BadImages(args.bad_images)
     workers = default_workers(args.workers, args.world_size)
     loader = create_eval_loader(
@@ -112,7 +117,16 @@ def validate(args: Namespace) -> dict[str, Any]:
     warn_if_collapsed(evaluator.collapsed(names), f"{dataset.source.where} by {trained.recipe['name']}")
     if args.rank == 0:
         _report(args, metrics, evaluator, names, trained.weights)
+        if confidences:
+            confidence, correct = torch.cat(confidences, dim=1).cpu().numpy()
+            metrics["calibration_error"] = draw_calibration(confidence, correct > 0, args.calibration)
     return metrics
+
+
+def _confidence(output: Tensor, target: Tensor) -> Tensor:
+    """Probability of each predicted class, and whether it is right: (2, B)."""
+    best, predicted = output.double().softmax(dim=1).max(dim=1)
+    return torch.stack((best, (predicted == target).double()))
 
 
 def _open_classes(
@@ -142,7 +156,10 @@ def _open_multi_label(
 def _check_options(args: Namespace, trained: TrainedModel) -> None:
     """Make sure that a model of several classes per image gets no single-label option."""
     given = {"imagenet_a": args.imagenet_a, "real_labels": args.real_labels is not None, "confusion": args.confusion}
+    given |= {"calibration": args.calibration}
     unfit = next((name for name, value in given.items() if value), None)
+    if args.calibration is not None and args.world_size > 1:
+        raise UsageError("--calibration on several processes: the command line; use one")
     if trained.multi_label and unfit:
         raise UsageError(f"the model's images have any number of classes: --{unfit.replace('_', '-')}; leave it out")
 

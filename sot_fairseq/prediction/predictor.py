@@ -185,6 +185,15 @@ class SentencePredictor:
             )
 
     def _dataset(self, sentences: Sequence[Sentence]) -> SentenceDataset:
+        rows = self.check_rows(sentences)
+        return self.join([self.encoder.encode_batch([row[i] for row in rows]) for i in range(len(rows[0]))])
+
+    def check_rows(self, sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
+        """The rows as tuples of as many texts as the model was trained on.
+
+        Raises:
+            UsageError: for a row that is something else, or where the folder has no tokenizer.
+        """
         if self.encoder is None:
             raise UsageError(
                 f"no tokenizer beside the checkpoint: {os.path.abspath(self.task.cfg.data)}/tokenizer; "
@@ -197,13 +206,16 @@ class SentencePredictor:
                 raise UsageError(
                     f"expected {wanted} text(s), got {row!r}: row {number}; give what the model was trained on"
                 )
-        parts = [_Encoded(self.encoder.encode_batch([row[i] for row in rows])) for i in range(wanted)]
+        return rows
+
+    def join(self, parts: Sequence[Sequence[np.ndarray]]) -> SentenceDataset:
+        """One sequence a row from the encoded first texts and perhaps second ones, shortened as in training."""
         cfg = self.task.cfg
-        second = parts[1] if wanted == 2 else None
+        second = _Encoded(parts[1]) if len(parts) == 2 else None
         longest = self.task.max_positions()
         if self.header and self.header.max_length is not None:
             longest = min(longest, self.header.max_length)  # as the data were shortened
-        return SentenceDataset(parts[0], second, cfg.init_token, cfg.separator_token, longest, "sentences")
+        return SentenceDataset(_Encoded(parts[0]), second, cfg.init_token, cfg.separator_token, longest, "sentences")
 
     @torch.no_grad()
     def _logits_of(self, tokens: FairseqDataset, batch_size: int) -> Tensor:

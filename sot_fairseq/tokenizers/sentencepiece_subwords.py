@@ -79,6 +79,10 @@ class SentencePieceSubwords:
                 lengths.append(len(words))
         return np.array(ids, dtype=np.int64), np.array(lengths, dtype=np.int64)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        pieces = self._processor.encode(text, out_type="immutable_proto").pieces
+        return [(piece.begin, piece.end) for piece in pieces for _ in piece.piece.split()]
+
     def save(self, folder: Path) -> None:
         shutil.copyfile(self.model, folder / self.vocab_file)
         write_dictionary(folder / DICT, read_dictionary(self.dictionary))

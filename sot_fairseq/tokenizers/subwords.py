@@ -54,6 +54,9 @@ class Subwords(Protocol):
     def encode(self, pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all pieces, one after the other, and the number of ids of each piece."""
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return first character and end of each id of a whole text."""
+
     def save(self, folder: Path) -> None:
         """Write the files that the class can be loaded from, and ``dict.txt``."""
 
@@ -129,6 +132,12 @@ class Gpt2Subwords:
         words = [self.pattern.findall(piece) for piece in pieces]
         return _encode(self._tokenizer, words, self._fairseq_id, is_pretokenized=True)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        words = list(self.pattern.finditer(text))
+        encoding = self._tokenizer.encode([word[0] for word in words], is_pretokenized=True, add_special_tokens=False)
+        starts = [words[number].start() for number in encoding.word_ids]
+        return [(start + a, start + b) for start, (a, b) in zip(starts, encoding.offsets, strict=True)]
+
     def save(self, folder: Path) -> None:
         for name in ("encoder.json", "vocab.bpe"):
             shutil.copyfile(self.folder / name, folder / name)
@@ -173,6 +182,9 @@ class WordPieceSubwords:
 
     def encode(self, pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return _encode(self._tokenizer, pieces, self._fairseq_id)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def save(self, folder: Path) -> None:
         text = "".join(f"{piece}\n" for piece in self.vocab)

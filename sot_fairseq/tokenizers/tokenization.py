@@ -121,6 +121,16 @@ class TextEncoder:
         ids, lengths = self.encode_flat(texts)
         return np.split(ids, np.cumsum(lengths)[:-1])
 
+    def encode_spans(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """The text as it is cut into sub-words, and the characters of each one; ``</s>`` has none.
+
+        Raises:
+            UsageError: As :meth:`encode_batch`.
+        """
+        _check_texts([text])
+        text = (text if self._detokenize is None else self._detokenize(text)).strip()
+        return text, self.subwords.spans(text)
+
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts (at least one) into one array of ids; the second array has the number of ids of each text.
 

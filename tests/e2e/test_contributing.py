@@ -16,7 +16,7 @@ from tests.support import REPOSITORY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PACKAGES = ("sot_base", "sot_core", "sot_text", "sot_probe", "sot_fairseq", "sot_hf", "vision")
+PACKAGES = ("sot_base", "sot_core", "sot_visual", "sot_text", "sot_probe", "sot_fairseq", "sot_hf", "vision")
 
 
 def blocks(title):

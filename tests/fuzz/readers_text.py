@@ -27,7 +27,6 @@ from sot_base.small_files import read_json, read_yaml
 from sot_core import HeadConfig
 from sot_fairseq import convert, sweep
 from sot_fairseq.data.header import DataHeader
-from sot_fairseq.prediction.read_input import read_lines, read_task_file
 from sot_fairseq.pretrained.arch_args import fairseq_arch_args
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_hf.checkpoints import check_whole
@@ -41,6 +40,7 @@ from sot_text.formats.fairseq_classifier import read_classifier
 from sot_text.formats.tokenizer_json import read_word_pieces
 from sot_text.formats.wordpiece import read_settings, read_vocab
 from sot_text.glue import get_task
+from sot_text.read_input import read_lines, read_task_file
 from sot_text.run_folder import check_same_run
 from sot_text.tsv import read_tsv
 from tests.fuzz.engine import Reader

@@ -52,6 +52,14 @@ def test_report_and_files(images, trained, tmp_path, capsys):
         validate(images, "--checkpoint", trained / "last.pth.tar", "--confusion", tmp_path / "confusion.xyz", *QUICK)
 
 
+def test_calibration(images, trained, tmp_path):
+    metrics = validate(
+        images, "--checkpoint", trained / "last.pth.tar", "--calibration", tmp_path / "calibration.png", *QUICK
+    )
+    assert 0.0 <= metrics["calibration_error"] <= 1.0
+    assert (tmp_path / "calibration.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_figures_are_printed_before_a_file_fails(images, trained, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead, Contributions, HeadConfig
+from sot_core.math.precision import no_autocast
 
 __all__ = ["DENSE_WEIGHT", "DenseHead"]
 
@@ -53,6 +54,24 @@ class DenseHead(ClassificationHead):
         """As `ClassificationHead.contributions`; what ``dense_fc`` says is the words'."""
         cls, word = super().contributions(tokens, padding_mask)
         return Contributions(cls, word + self._best_word(tokens, padding_mask))
+
+    @torch.no_grad()
+    def token_contributions(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """As `ClassificationHead.token_contributions`; ``dense_fc`` speaks for the word of the largest logit."""
+        parts = super().token_contributions(tokens, padding_mask)
+        if parts.shape[-1] == 1:
+            return parts
+        with no_autocast(tokens):
+            dense = self.dense_logits(tokens.to(self.dense_fc.weight.dtype)).to(parts.dtype)
+        bias = self.dense_fc.bias.to(parts.dtype)
+        if padding_mask is not None:
+            mask = padding_mask[:, self._num_cls :].unsqueeze(-1)
+            dense = dense.masked_fill(mask, torch.finfo(dense.dtype).min)
+            dense, bias = dense.masked_fill(mask.all(dim=1, keepdim=True), 0.0), bias * ~mask.all(dim=1)
+        best, place = dense.transpose(1, 2).max(dim=-1, keepdim=True)  # (B, K, 1)
+        parts[..., 0] += DENSE_WEIGHT * bias
+        bias = bias.expand(best.shape[:2]).unsqueeze(-1)
+        return parts.scatter_add_(-1, 1 + place, DENSE_WEIGHT * (best - bias))
 
     @property
     def _num_cls(self) -> int:

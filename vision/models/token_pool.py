@@ -6,7 +6,7 @@ import torch
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor
 
-__all__ = ["pooled_length", "resample_pooled_positions"]
+__all__ = ["pooled_length", "resample_pooled_positions", "spread_pooled"]
 
 
 def pooled_length(num_tokens: int, kernel_size: int, stride: int) -> int:
@@ -49,10 +49,9 @@ def resample_pooled_positions(
     """
     if tuple(old_grid) == tuple(new_grid):
         return positions
-    step, first, length = 1, 0.0, new_grid[0] * new_grid[1]
+    first, step = _middles(kernel_size, stride, times)
+    length = new_grid[0] * new_grid[1]
     for _ in range(times):
-        first += step * (kernel_size - 1) / 2
-        step *= stride
         length = pooled_length(length, kernel_size, stride)
     patches = torch.arange(old_grid[0] * old_grid[1], device=positions.device)
     grid = _read_between(positions, (patches - first) / step)
@@ -60,8 +59,35 @@ def resample_pooled_positions(
     return _read_between(grid, first + step * torch.arange(length, device=positions.device))
 
 
+def spread_pooled(values: Tensor, grid: tuple[int, int], kernel_size: int, stride: int, times: int) -> Tensor:
+    """Values of pooled tokens spread to one for each patch, linearly, between the middles of their windows.
+
+    Args:
+        values: A value of each pooled token.
+        grid: Height and width of the patches.
+        kernel_size: Window of each pooling, in tokens.
+        stride: Step of each pooling, in tokens.
+        times: How many poolings the tokens went through.
+
+    Shape:
+        (B, L) -> (B, H * W).
+    """
+    first, step = _middles(kernel_size, stride, times)
+    patches = torch.arange(grid[0] * grid[1], device=values.device)
+    return _read_between(values.unsqueeze(-1), (patches - first) / step).squeeze(-1)
+
+
+def _middles(kernel_size: int, stride: int, times: int) -> tuple[float, int]:
+    """Middle of the first pooled token's window, and the distance to the next one's, in patches."""
+    first, step = 0.0, 1
+    for _ in range(times):
+        first += step * (kernel_size - 1) / 2
+        step *= stride
+    return first, step
+
+
 def _read_between(sequence: Tensor, where: Tensor) -> Tensor:
-    """Values of a sequence (1, L, D) at fractional places, linearly; beyond its ends the end's."""
+    """Values of a sequence (B, L, D) at fractional places, linearly; beyond its ends the end's."""
     where = where.clamp(0, sequence.shape[1] - 1)
     below = where.floor().long()
     above = (below + 1).clamp(max=sequence.shape[1] - 1)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sot_visual.plots import draw_curves
 from vision.cli.config_file import parse_args
-from vision.cli.figures import draw_curves
+from vision.cli.run_files import read_rows
 from vision.cli.train_options import train_parser
 
 __all__ = ["run_demo"]
@@ -33,7 +34,7 @@ def run_demo(argv: Sequence[str], run: Callable[[Namespace], Any]) -> None:
     if not done:
         return
     picture = Path(args.output) / "digits.png"
-    drawn = draw_curves({f"{name} head": result.summary for name, result in done.items()}, picture)
+    drawn = draw_curves({f"{name} head": read_rows(result.summary) for name, result in done.items()}, picture)
     for name, result in done.items():
         print(f"{name:>5} head: {result.best:.2f} % of the digits right, checkpoint {result.checkpoint}")  # noqa: T201
     if drawn:

@@ -53,6 +53,9 @@ class TestDenseHead:
         mask[1, 5:], mask[2, 1:] = True, True
         for padding in (None, mask):
             torch.testing.assert_close(sum(head.contributions(tokens, padding)), head(tokens, padding))
+            parts = head.token_contributions(tokens, padding)
+            torch.testing.assert_close(parts.sum(dim=-1), head(tokens, padding))
+            assert not parts.transpose(1, 2)[mask].any() if padding is not None else parts[..., 1:].any()
         alone = head(tokens[1:2, :5])
         torch.testing.assert_close(head(tokens, mask)[1:2], alone)
 

@@ -1,4 +1,4 @@
-"""What ``python -m sot_fairseq.predict`` reads: lines of standard input, or the text columns of a TSV file."""
+"""What prediction and visualisation read: lines of standard input, or the text columns of a TSV file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_task_file(path: Path, task: GlueTask, optional: Sequence[str] = ()) -> 
     Args:
         path: The file; its name, or else its first line, tells its layout.
         task: The task.
-        optional: Further columns to keep where the file has them.
+        optional: Further columns to keep where the file has them, such as that of the labels.
 
     Returns:
         The rows, and the names of the text columns.
@@ -64,7 +64,9 @@ def read_task_file(path: Path, task: GlueTask, optional: Sequence[str] = ()) -> 
     if split.header is None:
         return read_tsv(path, split.text_columns, None, optional), split.text_columns
     table = read_tsv(path, (*split.text_columns, split.label_column), split.header, optional)
-    first = table.columns.pop(split.label_column)[0]
+    first = table.columns[split.label_column][0]
+    if split.label_column not in optional:
+        del table.columns[split.label_column]
     if first not in task.labels:  # the header line of another layout with as many columns
         raise UsageError(
             f"no label of {task.name}, {first!r}: {path.absolute()} line 1, column {split.label_column!r}; give a file "

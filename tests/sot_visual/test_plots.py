@@ -3,11 +3,12 @@
 import re
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from sot_base.errors import UsageError
-from vision.cli.figures import draw_confusion, draw_curves
+from sot_visual.plots import draw_calibration, draw_confusion, draw_curves, draw_spectrum
 
 
 def texts(path):
@@ -38,14 +39,31 @@ def test_formats_and_missing_libraries(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"unknown picture format: .*confusion\.xyz; use \.png, \.svg or \.pdf"):
         draw_confusion(counts, ["a", "b"], tmp_path / "confusion.xyz")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UsageError, match=r"matplotlib.* is missing: a confusion picture needs it; pip install"):
+    with pytest.raises(UsageError, match=r"matplotlib.* is missing: the picture needs it; pip install"):
         draw_confusion(counts, ["a", "b"], tmp_path / "confusion.png")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_curves(tmp_path):
-    (tmp_path / "a.csv").write_text("epoch,train_loss,eval_loss,eval_top1\n0,2.0,1.5,50.0\n1,1.0,1.2,75.0\n")
-    assert draw_curves({"first": tmp_path / "a.csv"}, tmp_path / "curves.svg")
+    rows = [{"epoch": "0", "train_loss": "2.0", "eval_loss": "1.5", "eval_top1": "50.0"}]
+    rows.append({"epoch": "1", "train_loss": "1.0", "eval_loss": "1.2", "eval_top1": "75.0"})
+    assert draw_curves({"first": rows}, tmp_path / "curves.svg")
     assert {"first", "first, train loss", "first, eval loss", "epoch", "top-1, %"} <= set(
         texts(tmp_path / "curves.svg")
     )
+
+
+def test_calibration_error_is_the_distance_of_confidence_and_accuracy(tmp_path):
+    confidence = np.repeat([0.55, 0.95], 100)
+    correct = np.concatenate([np.arange(100) < 75, np.arange(100) < 95])
+    error = draw_calibration(confidence, correct, tmp_path / "calibration.svg")
+    assert error == pytest.approx((0.2 + 0.0) / 2)
+    assert "expected calibration error 10.0 %" in texts(tmp_path / "calibration.svg")
+
+
+def test_spectra_also_of_zero_matrices(tmp_path):
+    before = np.array([[8.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    draw_spectrum(before, before**0.5, tmp_path / "spectrum.svg", "svpn")
+    assert {"before", "after", "svpn", "median, 5 to 95 %"} <= set(texts(tmp_path / "spectrum.svg"))
+    draw_spectrum(0 * before, 0 * before, tmp_path / "zero.png")
+    assert (tmp_path / "zero.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,39 @@
+r"""Show which words a fine-tuned checkpoint goes by: coloured words on a page, in a picture or in the terminal.
+
+    echo "A charming, funny film." | python -m sot_fairseq.visualize out/sst2/mgcrp/seed-1
+    python -m sot_fairseq.visualize out/cola/mgcrp/seed-1 glue_data/CoLA/dev.tsv --output cola.html cola.png
+    python -m sot_fairseq.visualize out/sst2/mgcrp/seed-1 glue_data/SST-2/dev.tsv --limit 200 --check --output check.png
+
+docs/visualization.md says what the colours mean, and which methods there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sot_base.errors import run_main
+from sot_fairseq.prediction.predictor import from_pretrained
+from sot_fairseq.prediction.text_model import FairseqTextModel
+from sot_text.glue import GLUE_TASKS, GlueTask
+from sot_text.visualization.command import run_visualize, visualize_parser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Visualise from the command line."""
+    parser = visualize_parser("python -m sot_fairseq.visualize", __doc__.split("\n")[0])
+    parser.add_argument("--head", help="name of the classification head; default: the one trained")
+    parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
+    args = parser.parse_args(arguments)
+
+    def load() -> tuple[FairseqTextModel, GlueTask | None, int | None]:
+        predictor = from_pretrained(args.checkpoint, head=args.head, data=args.data, device=args.device)
+        task = GLUE_TASKS.get(predictor.header.task) if predictor.header is not None else None
+        return FairseqTextModel(predictor), task, predictor.num_inputs
+
+    run_visualize(args, load)
+
+
+if __name__ == "__main__":
+    run_main(main)

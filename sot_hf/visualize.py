@@ -1,0 +1,57 @@
+r"""Show which words a fine-tuned model goes by: coloured words on a page, in a picture or in the terminal.
+
+    echo "A charming, funny film." | python -m sot_hf.visualize sst2-run
+    python -m sot_hf.visualize cola-run glue_data/CoLA/dev.tsv --task CoLA --output cola.html cola.png
+    python -m sot_hf.visualize sst2-run glue_data/SST-2/dev.tsv --task SST-2 --limit 200 --check --output check.png
+
+docs/visualization.md says what the colours mean, and which methods there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sot_base.errors import UsageError, run_main
+from sot_hf.configuration import SoTConfig
+from sot_hf.error_text import model_location
+from sot_hf.load_config import load_config
+from sot_hf.load_model import load_weights
+from sot_hf.load_tokenizer import load_tokenizer, usable_length
+from sot_hf.text_model import HuggingFaceTextModel
+from sot_text.glue import GlueTask
+from sot_text.visualization.command import run_visualize, visualize_parser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Visualise from the command line."""
+    parser = visualize_parser("python -m sot_hf.visualize", __doc__.split("\n")[0])
+    parser.add_argument("--tokenizer-name", help="folder or name of the tokenizer; default: beside the model")
+    parser.add_argument("--max-seq-length", type=int, help="most tokens of a text; longer ones are shortened")
+    args = parser.parse_args(arguments)
+
+    def load() -> tuple[HuggingFaceTextModel, GlueTask | None, int | None]:
+        config = load_config(args.checkpoint)
+        if not isinstance(config, SoTConfig):
+            raise UsageError(f"no trained head: {model_location(args.checkpoint)}; give a model of sot_hf.run_glue")
+        config.freeze_backbone = False
+        model = load_weights(args.checkpoint, config, dtype=torch.float32)
+        tokenizer = load_tokenizer(args.checkpoint, model, args.tokenizer_name)
+        length = usable_length(model, tokenizer, args.max_seq_length)
+        return HuggingFaceTextModel(_to_device(model, args.device), tokenizer, length), None, None
+
+    run_visualize(args, load)
+
+
+def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # an unknown name; a torch without CUDA asserts
+        raise UsageError(f"no such device: --device {device}; give cpu or cuda") from error
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,168 @@
+"""The command line of ``python -m sot_fairseq.visualize`` and ``python -m sot_hf.visualize``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError
+from sot_base.names import split_names
+from sot_text.glue import GLUE_TASKS, GlueTask, get_task
+from sot_text.read_input import read_lines, read_task_file
+from sot_text.tsv import read_tsv
+from sot_text.visualization.check import check_text
+from sot_text.visualization.explain import ROW_NAMES, Explanation, explain, find_class
+from sot_text.visualization.picture import MAX_ITEMS, draw_items
+from sot_text.visualization.render import as_page, as_terminal
+from sot_text.visualization.text_model import TextModel
+from sot_visual.attribution import METHODS, attribute
+from sot_visual.check import check_table, draw_checks, usable_methods
+from sot_visual.figures import save_figure
+from sot_visual.plots import draw_spectrum
+from sot_visual.spectrum import record_spectrum
+
+__all__ = ["DEFAULT_METHOD", "run_visualize", "visualize_parser"]
+
+DEFAULT_METHOD = "contributions"
+TEXT_SUFFIXES = (".html", ".htm")
+Row = tuple[str, ...]
+
+
+def visualize_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The options that both sides have."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    add = parser.add_argument
+    add("checkpoint", help="the folder of a training, or a checkpoint in it")
+    add("input", nargs="?", default="-", help="a TSV file; default: lines of standard input")
+    add("--task", help=f"the GLUE task of the file ({', '.join(GLUE_TASKS)}); default: the model's")
+    add("--text-columns", metavar="A[,B]", help="names of one or two columns, as in the file's line 1")
+    add("--label-column", help="name of the column of labels, beside --text-columns")
+    add("--limit", type=_positive, default=200, help="rows of the file that are read (default: %(default)s)")
+    add("--method", choices=METHODS, default=DEFAULT_METHOD, help="how words are scored (default: %(default)s)")
+    add("--class", dest="target", metavar="NAME", help="class whose logit is explained; default: the predicted one")
+    add("--rows", nargs="+", choices=ROW_NAMES, help="parts of the logit to show; default: all that the model has")
+    add("--output", nargs="+", metavar="FILE", help=".html, .png, .svg or .pdf; default: colours in the terminal")
+    add("--check", action="store_true", help="test the methods on the texts; --output gets the curves")
+    add("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all that the model has")
+    add("--spectrum", metavar="FILE", help="draw the singular values before and after the normalisation, nothing else")
+    add("--batch-size", type=_positive, default=16, help="rows computed at once (default: %(default)s)")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
+
+
+def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, GlueTask | None, int | None]]) -> None:
+    """Explain, or check, as the options say.
+
+    Args:
+        args: The options of :func:`visualize_parser`.
+        load: Gives the model, the task that it was trained on and its number of texts a row, where they are known.
+
+    Raises:
+        UsageError: for options or input that do not fit the model.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    outputs = [Path(path) for path in args.output or ()]
+    _check_outputs(outputs, args.check)
+    model, task, num_inputs = load()
+    rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
+    if args.check:
+        _check(args, model, rows, outputs)
+        return
+    if args.spectrum:
+        view, encoded = model.view(), model.encode(rows)
+        spectra = record_spectrum(view.head, lambda: model.logits(encoded, args.batch_size))
+        draw_spectrum(*spectra, args.spectrum, f"{_name(args.input)}, {len(rows)} texts")
+        return
+    items = explain(model, rows, truths, args.method, find_class(model, args.target), args.batch_size)
+    if args.rows:
+        items = (_with_rows(item, args.rows) for item in items)
+    if not outputs:
+        for item in items:
+            sys.stdout.write(as_terminal(item))
+        return
+    title, found = f"{Path(args.checkpoint).name}: {_name(args.input)}", list(items)
+    for path in outputs:
+        if path.suffix.lower() in TEXT_SUFFIXES:
+            with atomic_file(path) as temporary:
+                temporary.write_text(as_page(found, title, args.method), encoding="utf-8")
+        else:
+            save_figure(draw_items(found[:MAX_ITEMS], title), path)
+        sys.stderr.write(f"wrote {path}\n")
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else Path(path).name
+
+
+def _check_outputs(outputs: Sequence[Path], is_check: bool) -> None:
+    for path in outputs:
+        if is_check and path.suffix.lower() in TEXT_SUFFIXES:
+            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
+        if path.suffix.lower() not in (*TEXT_SUFFIXES, ".png", ".svg", ".pdf"):
+            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
+
+
+def _read(
+    args: argparse.Namespace, task: GlueTask | None, num_inputs: int | None
+) -> tuple[list[Row], list[str | None]]:
+    """The texts, and their labels where the file has them."""
+    if args.input == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input is closed: the command line; name a file, or pipe lines in")
+        rows = list(read_lines(sys.stdin.buffer, num_inputs))
+        return rows, [None] * len(rows)
+    path = Path(args.input)
+    if args.text_columns:
+        columns: Sequence[str] = split_names(args.text_columns, "--text-columns")
+        wanted = [*columns, *([args.label_column] if args.label_column else [])]
+        table, label = read_tsv(path, wanted), args.label_column
+    elif task is not None:
+        label = task.splits[0].label_column
+        table, columns = read_task_file(path, task, (label,))
+    else:
+        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns or --task")
+    if num_inputs is not None and len(columns) != num_inputs:
+        raise UsageError(
+            f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "
+            f"{path.absolute()}; give the columns or the task of the model"
+        )
+    rows = list(zip(*(table.columns[column][: args.limit] for column in columns), strict=True))
+    labels: list[str | None] = [*table.columns.get(label, ())][: args.limit]
+    return rows, labels or [None] * len(rows)
+
+
+def _with_rows(item: Explanation, parts: Sequence[str]) -> Explanation:
+    scores = {part: values for part, values in item.scores.items() if part in parts}
+    if not scores:
+        raise UsageError(f"the model has no part {' or '.join(parts)}: --rows; give one of {', '.join(item.scores)}")
+    return Explanation(**{**vars(item), "scores": scores})
+
+
+def _check(args: argparse.Namespace, model: TextModel, rows: Sequence[Row], outputs: Sequence[Path]) -> None:
+    if not model.labels:
+        raise UsageError("the model predicts a number: --check needs a probability; give a classifier")
+    sample = [row for row in rows if any(text.strip() for text in row)][:1]
+    view, inputs = model.view(), model.collate(model.encode(sample or rows[:1]))
+    target = torch.zeros(1, dtype=torch.long, device=inputs[0].device)
+    methods, reasons = usable_methods(lambda name: attribute(view, inputs, target, name), args.check_methods)
+    for reason in reasons:
+        sys.stderr.write(f"left out: {reason}\n")
+    checks = check_text(model, rows, methods, args.batch_size)
+    count = len(checks[0].curves)
+    sys.stdout.write(f"{count} texts, mean ± standard error\n\n{check_table(checks)}\n")
+    for path in outputs:
+        save_figure(draw_checks(checks, f"{_name(args.input)}, {count} texts"), path)
+        sys.stderr.write(f"wrote {path}\n")

@@ -1,0 +1,110 @@
+"""Relevance of tokens through the attention of a transformer, for any backbone with softmax self-attention.
+
+Reference: Chefer, Gur and Wolf, arXiv:2103.15679, equations 5 and 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sot_base.errors import UsageError
+from sot_visual.model_view import Inputs, ModelView, picked
+
+__all__ = ["attention_relevance", "record_attention"]
+
+
+@contextlib.contextmanager
+def record_attention() -> Iterator[list[Tensor]]:
+    """Yield a list that gets the weights (B, H, T, T) of every self-attention computed in the block, in order.
+
+    In the block torch's scaled dot-product attention, which timm, transformers and fairseq all call, is computed in
+    steps, so that the weights exist and get a gradient.
+    """
+    found: list[Tensor] = []
+    original = F.scaled_dot_product_attention
+
+    def in_steps(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        **kwargs: Any,
+    ) -> Tensor:
+        if enable_gqa:
+            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value))
+        scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        if is_causal:
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(future, -torch.inf)
+        if attn_mask is not None:
+            is_bool = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+        weights = scores.softmax(dim=-1)
+        if query.dim() == 4 and query.shape[-2] == key.shape[-2]:
+            found.append(weights)
+        output: Tensor = weights.nan_to_num() @ value
+        return output
+
+    F.scaled_dot_product_attention = in_steps
+    try:
+        yield found
+    finally:
+        F.scaled_dot_product_attention = original
+
+
+def attention_relevance(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
+    """How much each token of the backbone's sequence bears on a logit, through all attention.
+
+    The head's tokens start with their gradient times activation, where it is positive (its size, where none is), to
+    the sum 1: all of it at the class token where the head reads nothing else, as in the paper. From the last block to
+    the first, the relevance of a token goes on to the tokens it attends to by the mean over the heads of (gradient
+    times attention)+.
+
+    Args:
+        view: The model.
+        inputs: A batch.
+        target: Class of each sample (B,).
+        part: Part of the logits.
+
+    Shape:
+        -> (B, T), not negative.
+
+    Raises:
+        UsageError: for a backbone without self-attention over all of its tokens, such as Swin or a convolutional net.
+    """
+    with torch.enable_grad(), record_attention() as maps:
+        tokens, mask = view.tokens(*inputs)
+        maps = list(maps)  # without an attention of the head
+        logits = picked(view.part_logits(tokens, mask, part), target).sum()
+    size = view.to_sequence(tokens.detach()[..., 0], mask).shape
+    if not maps or any(weights.shape[0] != size[0] or weights.shape[-1] != size[1] for weights in maps):
+        raise UsageError(
+            "the backbone has no self-attention over all of its tokens: method relevance; choose another --method"
+        )
+    gradient, *gradients = torch.autograd.grad(logits, [tokens, *maps], allow_unused=True)
+    relevance = view.to_sequence(_start(gradient * tokens.detach(), mask), mask)
+    for weights, slope in zip(reversed(maps), reversed(gradients), strict=True):
+        if slope is not None:
+            passed = (weights.detach() * slope).nan_to_num().clamp_min(0.0).mean(dim=1)
+            relevance = relevance + (relevance.unsqueeze(1) @ passed)[:, 0]
+    return relevance.detach()
+
+
+def _start(products: Tensor, mask: Tensor | None) -> Tensor:
+    """Relevance of the head's tokens (B, T), from gradient times activation (B, T, D)."""
+    start = products.sum(dim=-1)
+    if mask is not None:
+        start = start.masked_fill(mask, 0.0)
+    start = torch.where((start > 0.0).any(dim=1, keepdim=True), start.clamp_min(0.0), start.abs())
+    return start / start.sum(dim=1, keepdim=True).clamp_min(torch.finfo(start.dtype).tiny)

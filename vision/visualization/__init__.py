@@ -1,0 +1,1 @@
+"""What of an image a classifier goes by."""

@@ -1,0 +1,196 @@
+"""Show what of an image a classifier goes by: a picture, or one page that needs no other file.
+
+python vision/visualize.py PHOTO.jpg FOLDER --checkpoint out/train/RUN/model_best.pth.tar --output maps.png
+python vision/visualize.py PHOTO.jpg --model deit_tiny_distilled_patch16_224 --pretrained --method relevance
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+
+from sot_base.atomic import atomic_file
+from sot_base.errors import UsageError, run_main
+from sot_base.names import name_key
+from sot_visual.attribution import METHODS, attribute
+from sot_visual.check import check_table, draw_checks, usable_methods
+from sot_visual.figures import save_figure
+from sot_visual.plots import draw_spectrum
+from sot_visual.spectrum import record_spectrum
+from vision.cli.config_file import Parser, parse_args
+from vision.cli.device import command_processes, default_workers, init_device
+from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
+from vision.data import BadImages, ImageSet, create_eval_loader, describe
+from vision.data.files import find_images
+from vision.evaluation.load_trained import TrainedModel, load_trained
+from vision.predict import PathSource, class_names
+from vision.visualization.check import check_images
+from vision.visualization.explain import explain_images
+from vision.visualization.image_model import ImageModel
+from vision.visualization.picture import MAX_COLUMNS, CaptionedImage, draw_images, image_page
+
+DEFAULT_METHOD = "contributions"
+PAGES = (".html", ".htm")
+
+
+def visualize_parser() -> Parser:
+    """The parser of ``vision/visualize.py``."""
+    parser = Parser(prog="visualize.py", description="Show what of an image a classifier goes by.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
+    parser.add_argument("--model", help="the model, where the checkpoint does not say it")
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--method", choices=METHODS, default=DEFAULT_METHOD, help="how places are scored")
+    parser.add_argument(
+        "--class", dest="target", metavar="NAME", help="class that is explained; default: the predicted"
+    )
+    parser.add_argument("--limit", type=positive_int, default=200, help="images that are read")
+    parser.add_argument(
+        "--output",
+        nargs="+",
+        metavar="FILE",
+        default=["maps.png"],
+        help=f".html, .png, .svg or .pdf; a picture has the first {MAX_COLUMNS} images",
+    )
+    parser.add_argument("--check", action="store_true", help="test the methods on the images; --output gets the curves")
+    parser.add_argument("--spectrum", metavar="FILE", help="draw the singular values before and after the norm alone")
+    parser.add_argument("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all it has")
+    add_checkpoint_options(parser)
+    add_image_options(parser)
+    add_device_options(parser)
+    parser.set_defaults(data_dir=None, batch_size=16)
+    return parser
+
+
+@command_processes()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line and visualise."""
+    args = parse_args(visualize_parser(), argv)
+    outputs = _check_outputs(args)
+    device = init_device(args)
+    trained = load_trained(args, device)
+    names = class_names(trained)
+    chosen = _find_class(names, args.target)
+    model = ImageModel(trained.model, trained.data_config["input_size"])
+    paths = [path for path, _ in find_images(args.images)][: args.limit]
+    if args.check:
+        _check(args, trained, model, paths, outputs)
+    elif args.spectrum:
+        batches = [images for images, _ in _load(args, trained, paths, device)]
+        spectra = record_spectrum(model.head, lambda: [trained.model(images) for images in batches])
+        draw_spectrum(*spectra, args.spectrum, f"{trained.recipe['name']}, {len(paths)} images")
+    else:
+        found = _explain(args, trained, model, paths, names, chosen)
+        _write(found, outputs, f"{trained.recipe['name']}, {args.method.replace('_', ' ')}", args.method)
+
+
+def _check_outputs(args: Namespace) -> list[Path]:
+    outputs = [Path(path) for path in args.output]
+    for path in outputs:
+        if path.suffix.lower() not in (*PAGES, ".png", ".svg", ".pdf"):
+            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
+        if args.check and path.suffix.lower() in PAGES:
+            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
+    return outputs
+
+
+def _explain(
+    args: Namespace,
+    trained: TrainedModel,
+    model: ImageModel,
+    paths: Sequence[Path],
+    names: Sequence[str],
+    chosen: int | None,
+) -> list[CaptionedImage]:
+    found = []
+    device = next(model.model.parameters()).device
+    mean, std = (torch.tensor(trained.data_config[name], device=device).view(-1, 1, 1) for name in ("mean", "std"))
+    for images, positions in _load(args, trained, paths, device):
+        if not len(images):
+            continue
+        items = explain_images(model, images, images * std + mean, args.method, chosen, trained.multi_label)
+        for item, position in zip(items, positions.tolist(), strict=True):
+            truth = _truth(paths[position], names)
+            found.append(
+                CaptionedImage(
+                    item,
+                    str(paths[position]),
+                    describe(names[item.prediction]),
+                    describe(names[item.explained]),
+                    None if item.without_words is None else describe(names[item.without_words]),
+                    None if truth is None else describe(truth),
+                )
+            )
+    return found
+
+
+def _write(found: Sequence[CaptionedImage], outputs: Sequence[Path], title: str, method: str) -> None:
+    if not found:
+        raise UsageError("no image could be read: the command line; give others")
+    for path in outputs:
+        if path.suffix.lower() in PAGES:
+            with atomic_file(path) as temporary:
+                text = image_page(found, title, method)
+                temporary.write_text(text, encoding="utf-8", errors="replace")  # names of files may be any bytes
+        else:
+            save_figure(draw_images(found[:MAX_COLUMNS], title), path)
+        sys.stderr.write(f"wrote {path}\n")
+
+
+def _find_class(names: Sequence[str], wanted: str | None) -> int | None:
+    if wanted is None:
+        return None
+    for known in (names, [describe(name) for name in names]):
+        keys = [name_key(name) for name in known]
+        if name_key(wanted) in keys:
+            return keys.index(name_key(wanted))
+    raise UsageError(f"no such class: --class {wanted}; give one of the model's, such as {describe(names[0])}")
+
+
+def _truth(path: Path, names: Sequence[str]) -> str | None:
+    """The class that an image's folder names, or the synset that its name begins with; None for neither."""
+    candidates = (path.absolute().parent.name, path.name.split("_")[0])
+    return next((name for name in candidates if name in names), None)
+
+
+def _load(args: Namespace, trained: TrainedModel, paths: Sequence[Path], device: torch.device) -> object:
+    source = PathSource(paths, args.max_pixels)
+    workers = min(default_workers(args.workers), len(paths) // args.batch_size)
+    return create_eval_loader(
+        ImageSet(source),
+        trained.data_config,
+        args.batch_size,
+        workers=workers,
+        device=device,
+        bad_images=BadImages(args.bad_images),
+    )
+
+
+def _check(
+    args: Namespace, trained: TrainedModel, model: ImageModel, paths: Sequence[Path], outputs: Sequence[Path]
+) -> None:
+    device = next(model.model.parameters()).device
+    images = torch.cat([batch for batch, _ in _load(args, trained, paths, device)])
+    view, target = model.view(), torch.zeros(1, dtype=torch.long, device=device)
+
+    def attempt(method: str) -> None:
+        attribute(view, (images[:1],), target, method)
+
+    methods, reasons = usable_methods(attempt, args.check_methods)
+    for reason in reasons:
+        sys.stderr.write(f"left out: {reason}\n")
+    checks = check_images(model, images, methods, trained.multi_label)
+    sys.stdout.write(f"{len(images)} images, mean ± standard error\n\n{check_table(checks)}\n")
+    for path in outputs:
+        save_figure(draw_checks(checks, f"{trained.recipe['name']}, {len(images)} images"), path)
+        sys.stderr.write(f"wrote {path}\n")
+
+
+if __name__ == "__main__":
+    run_main(main)
