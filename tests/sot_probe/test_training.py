@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sot_base.errors import UsageError
 from sot_core import ClassificationHead, HeadConfig
@@ -149,17 +148,6 @@ def test_layers_and_their_mix():
     assert mix.head.layer_mix.scores.softmax(0).argmax() == 2  # where the class can be read
 
 
-class Fixed(nn.Module):
-    """Always predicts one class, with a rate of learning that says which."""
-
-    def __init__(self, number):
-        super().__init__()
-        self.bias = nn.Parameter(nn.functional.one_hot(torch.tensor(number), 2).float())
-
-    def forward(self, tokens):
-        return self.bias.expand(len(tokens), 2)
-
-
 def test_settings_are_chosen_on_held_out_rows_and_dev_is_read_once():
     data, dev = make_split(100), make_split(50, seed=3)
     measured = []
@@ -190,12 +178,14 @@ def test_settings_are_chosen_on_held_out_rows_and_dev_is_read_once():
 
 
 def test_all_failed_is_told():
+    data = make_split(40)
+    data.states.layers[0].fill_(float("nan"))
+    config = HeadConfig(DIM, 2, fusion="cls")
+    dev = {"dev": make_split(10)}
     experiment = Experiment(
-        make_split(40), {"dev": make_split(10)}, Objective("classes", 2), accuracy, "accuracy", lambda _: Fixed(0)
+        data, dev, Objective("classes", 2), accuracy, "accuracy", lambda _: ClassificationHead(config)
     )
-    setting = ProbeSettings("cls", "cls", {}, (TrainingSettings(1e38),))
-    experiment.train.states.layers[0].fill_(float("nan"))
-    object.__setattr__(experiment, "create_head", lambda _: ClassificationHead(HeadConfig(DIM, 2, fusion="cls")))
+    setting = ProbeSettings("cls", "cls", {}, (TrainingSettings(),))
     assert "not finite" in experiment.choose([setting], seed=1)[0].failed
 
 
