@@ -11,8 +11,8 @@ with their reasons, and the exit status is 1 (2 if nothing finished). Started ag
 trainings are done, the others continue from their last checkpoint. SIGTERM, SIGHUP and Ctrl-C are passed on to the
 training, which saves a checkpoint on the first two, and end the run with 128 plus the signal's number.
 
-Where there is no GPU, the trainings and the evaluation are forks of this program, which imports what they need once:
-that takes longer than a short training. Each is a process of its own all the same, and trains as a new one would.
+Where there is no GPU, fairseq's trainings and the evaluation are forks of this program, which imports what they need
+once: that takes longer than a short training. Each is a process of its own all the same, and trains as a new one would.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ class Run:
 
 
 def _can_fork(module: str) -> bool:
-    """Import a module and what it needs; a GPU cannot be used in a fork of a process that has looked for it."""
+    """Import a module of fairseq's side; a GPU cannot be used in a fork of a process that has looked for it."""
+    if not module.startswith("sot_fairseq."):
+        return False
     importlib.import_module(module)
     import torch
 
