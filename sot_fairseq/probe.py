@@ -5,10 +5,10 @@ r"""Train heads on the stored token states of a frozen encoder, and save the bes
     python -m sot_fairseq.probe --encoder minilm --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
         --heads mgcrp mgcrp-words --mgcrp-heads 1 2 4 8 --layers 3 6
 
-Every run preprocesses the data like ``python -m sot_fairseq.preprocess``, into ``OUTPUT_DIR/data``. The first run writes
-the token states of the encoder to the store (``--cache-dir``); later ones on the same texts and encoder read them from
-there, and an epoch takes seconds on a CPU. Encoder, heads and initial weights are those of ``fairseq-train
---freeze-backbone``; the schedule is that of ``glue_scripts``, by default with 8 epochs and batches of 32.
+Every run preprocesses the data like ``python -m sot_fairseq.preprocess``, into ``OUTPUT_DIR/data``. The first run
+writes the token states of the encoder to the store (``--cache-dir``); later ones on the same texts and encoder
+read them from there, and an epoch takes seconds on a CPU. Encoder, heads and initial weights are those of
+``fairseq-train --freeze-backbone``; the schedule is that of ``glue_scripts``, by default 8 epochs and batches of 32.
 docs/probing.md describes heads, options and the table. ``OUTPUT_DIR/model`` can be read by
 ``sot_fairseq.from_pretrained``, `sot_fairseq.predict` and `sot_fairseq.evaluate`.
 
