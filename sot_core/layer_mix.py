@@ -11,16 +11,16 @@ __all__ = ["LayerMix"]
 
 
 class LayerMix(nn.Module):
-    r"""``gamma * sum_j s_j h_j``, where the weights ``s`` are a softmax of learned numbers: at first the layers' mean.
+    r"""``gamma * sum_j s_j h_j``, where the weights ``s`` are a softmax of learned scores; initially the mean.
 
     Args:
-        num_layers: Layers J (> 0).
+        num_layers: Number of layers J (> 0).
 
     Shape:
         J tensors (B, N, D) -> (B, N, D).
 
     Raises:
-        ValueError: if ``num_layers`` is not positive, or another number of layers is given.
+        ValueError: if ``num_layers`` is not positive, or ``forward`` gets another number of layers.
 
     Reference:
         arXiv:1802.05365, equation 1, without its optional layer normalisation.
@@ -43,6 +43,6 @@ class LayerMix(nn.Module):
         return mixed
 
     def reset_parameters(self) -> None:
-        """Back to the mean of the layers."""
+        """Reset the weights to the mean of the layers."""
         nn.init.zeros_(self.scores)
         nn.init.ones_(self.gamma)

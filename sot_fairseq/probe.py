@@ -5,15 +5,15 @@ r"""Train heads on the stored token states of a frozen encoder, and save the bes
     python -m sot_fairseq.probe --encoder minilm --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
         --heads mgcrp mgcrp-words --mgcrp-heads 1 2 4 8 --layers 3 6
 
-Every run preprocesses the data as ``python -m sot_fairseq.preprocess`` does, into ``OUTPUT_DIR/data``. The first keeps
-the encoder's token states in the store (``--cache-dir``); later ones on the same texts and encoder read them from
-there, and an epoch takes seconds on a CPU. Encoder, heads and their start are those of ``fairseq-train
---freeze-backbone``, the training is that of ``glue_scripts`` (8 epochs and batches of 32 unless told otherwise). Heads,
-options and the table are those of every side: docs/probing.md. ``OUTPUT_DIR/model`` is what
-``sot_fairseq.from_pretrained``, `sot_fairseq.predict` and `sot_fairseq.evaluate` take.
+Every run preprocesses the data like ``python -m sot_fairseq.preprocess``, into ``OUTPUT_DIR/data``. The first run
+writes the token states of the encoder to the store (``--cache-dir``); later ones on the same texts and encoder
+read them from there, and an epoch takes seconds on a CPU. Encoder, heads and initial weights are those of
+``fairseq-train --freeze-backbone``; the schedule is that of ``glue_scripts``, by default 8 epochs and batches of 32.
+docs/probing.md describes heads, options and the table. ``OUTPUT_DIR/model`` can be read by
+``sot_fairseq.from_pretrained``, `sot_fairseq.predict` and `sot_fairseq.evaluate`.
 
-There is one entry of the store for each encoder (its checkpoint's content; a ``scratch:`` encoder is drawn once, with
-seed 1), texts as token numbers, layers, and ``--cache-dtype``. Entries can be removed at any time.
+The store has an entry for each combination of encoder (the content of its checkpoint; a ``scratch:`` encoder is
+initialised with seed 1), tokenized texts, layers and ``--cache-dtype``. Entries can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["FairseqProbe", "main"]
 
 
 class FairseqProbe(ProbeMetrics):
-    """An encoder of fairseq and a task's TSV files, as `sot_probe.command.run_probe` wants them.
+    """A fairseq encoder and the TSV files of a task, for `sot_probe.command.run_probe`.
 
     Args:
         args: The command line.
@@ -81,7 +81,7 @@ class FairseqProbe(ProbeMetrics):
         return self.probed.create_head(settings, start)
 
     def optimize(self, parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
-        """Fairseq's Adam, as ``glue_scripts`` set it."""
+        """Fairseq's Adam with the settings of ``glue_scripts``."""
         return Adam(parameters, settings.lr, (0.9, 0.98), 1e-6, settings.weight_decay)
 
     def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
@@ -89,7 +89,7 @@ class FairseqProbe(ProbeMetrics):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Preprocess, encode or find the states, train every head with every seed, and print the table.
+    """Run a command line.
 
     Returns:
         The exit status: 1 if some of the trainings failed.

@@ -1,10 +1,10 @@
-r"""``fairseq-train`` with this plug-in, started in less time.
+r"""``fairseq-train`` with this plug-in and a faster start.
 
     python -m sot_fairseq.train DATA --task sentence_prediction_mgcrp --criterion sentence_prediction_mgcrp ...
 
-is ``fairseq-train DATA --user-dir sot_fairseq ...`` and takes all its options; the results are the same bit by bit. The
-console script imports fairseq, and with it scikit-learn, before it knows the plug-in. The scripts of ``glue_scripts``
-and ``python -m sot_fairseq.sweep`` train with this command.
+replaces ``fairseq-train DATA --user-dir sot_fairseq ...``: same options, bitwise the same results. The console script
+imports fairseq, and with it scikit-learn, before it loads the plug-in. The scripts of ``glue_scripts`` and
+``python -m sot_fairseq.sweep`` use this command.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train as the arguments say, by default those of the process."""
-    from fairseq_cli.train import cli_main  # here: it sets up the root logger
+    """Train with these arguments, by default those of the process."""
+    from fairseq_cli.train import cli_main  # not at import: it sets up the root logger
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     folder = _user_dir(words)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = FOLDER
         words += ["--user-dir", folder]
     if os.path.isdir(folder) and os.path.samefile(folder, FOLDER):
-        import_user_module.memo = {os.path.abspath(folder)}  # fairseq need not import what is here already
+        import_user_module.memo = {os.path.abspath(folder)}  # already imported
     prepare_command_line()
     sys.argv = ["fairseq-train", *words]
     cli_main()

@@ -1,10 +1,10 @@
-r"""Show which words a fine-tuned checkpoint goes by: coloured words on a page, in a picture or in the terminal.
+r"""Show which words a prediction depends on, in an HTML page, a figure or the terminal.
 
     echo "A charming, funny film." | python -m sot_fairseq.visualize out/sst2/mgcrp/seed-1
     python -m sot_fairseq.visualize out/cola/mgcrp/seed-1 glue_data/CoLA/dev.tsv --output cola.html cola.png
     python -m sot_fairseq.visualize out/sst2/mgcrp/seed-1 glue_data/SST-2/dev.tsv --limit 200 --check --output check.png
 
-docs/visualization.md says what the colours mean, and which methods there are.
+docs/visualization.md explains the colours and the methods.
 """
 
 from __future__ import annotations

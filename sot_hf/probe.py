@@ -5,10 +5,10 @@ r"""Train heads on the stored token states of a frozen Hugging Face encoder or d
     python -m sot_hf.probe --encoder bert-base-cased --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
         --heads mgcrp mgcrp-words attention --layers 8 10 12
 
-The encoder is ``minilm``, ``gpt``, a folder or a name on the Hugging Face Hub. The first run keeps its token states in
-a store; later ones on the same texts and encoder read them from there, and no encoder runs. Heads, options and the
-table are those of every side: docs/probing.md. ``OUTPUT_DIR/model`` is what ``from_pretrained``, `sot_hf.run_glue` and
-`sot_hf.export` take.
+The encoder is ``minilm``, ``gpt``, a folder or a name on the Hugging Face Hub. The first run writes its token states to
+a store; later ones on the same texts and encoder read them from there, without running the encoder. docs/probing.md
+describes heads, options and the table. ``OUTPUT_DIR/model`` can be read by ``from_pretrained``, `sot_hf.run_glue` and
+`sot_hf.export`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from sot_text.splits import find_data
 
 __all__ = ["HuggingFaceProbe", "main"]
 
-ENCODING = 1  # goes up when the same encoder gives other states, so that old ones are not found again
+ENCODING = 1  # increased when the states of an encoder change, so that old ones are not reused
 
 
 class HuggingFaceProbe(ProbeMetrics):
-    """A backbone of Hugging Face and a task's TSV files, as `sot_probe.command.run_probe` wants them.
+    """A Hugging Face backbone and the TSV files of a task, for `sot_probe.command.run_probe`.
 
     Args:
         args: The command line.
@@ -108,14 +108,14 @@ class _Encoding:
 
     @cached_property
     def plans(self) -> dict[str, SplitPlan]:
-        """The rows of each split, those of similar length together."""
+        """The batches of each split, of rows of similar length."""
         lengths = {
             name: np.array([len(row["input_ids"]) for row in rows.encodings]) for name, rows in self.rows.items()
         }
         return {name: SplitPlan(counts, plan_batches(counts, MAX_TOKENS)) for name, counts in lengths.items()}
 
     def encode(self, split: str, rows: np.ndarray) -> list[Tensor]:
-        """The states of some rows."""
+        """Encode rows."""
         return self.encoder.encode([self.rows[split].encodings[row] for row in rows.tolist()])
 
 

@@ -17,25 +17,24 @@ from sot_hf.load_model import MULTI_LABEL
 from sot_hf.token_states import MAX_TOKENS, TextEncoder, head_of, rows_digest, saved_layers
 from sot_probe.device import choose_device
 from sot_probe.estimator import HeadClassifier
-from sot_probe.grid import head_fields
 from sot_probe.layer_head import LayerHead
 from sot_probe.row_cache import RowCache
 from sot_probe.states import TokenStates
 
 __all__ = ["TextClassifier"]
 
-MODELS_KEPT = 2  # encoders that stay loaded, so that a cross-validation loads and runs each of them once
+MODELS_KEPT = 2  # loaded encoders to keep, so that a cross-validation loads and runs each of them once
 
 
 class TextClassifier(HeadClassifier):
-    """Classify texts, or pairs of texts, by a head on the token states of a frozen encoder.
+    """Classify texts, or pairs of texts, with a head on the token states of a frozen encoder.
 
-    The encoder runs once for each text: its states stay in memory (up to 1 GiB), also from one fold of a
-    cross-validation to the next.
+    The encoder runs once for each text: up to 1 GiB of states stay in memory and are reused, also between the folds of
+    a cross-validation.
 
     Args:
-        encoder: ``minilm``, ``gpt``, a folder or a name on the Hub.
-        max_length: Most tokens of a text; None: 128, or less if the encoder takes less.
+        encoder: ``minilm``, ``gpt``, a folder, or a name on the Hugging Face Hub.
+        max_length: Maximum number of tokens of a text; None: 128, or less if the encoder takes less.
         **kwargs: As `sot_probe.estimator.HeadClassifier`.
 
     Example:
@@ -99,9 +98,6 @@ class TextClassifier(HeadClassifier):
         kind = MULTI_LABEL if self.multi_label_ else "single_label_classification"
         model = encoder.model_with(self.head_, self._head_settings(), names, kind)
         encoder.save(model, folder)
-
-    def _head_settings(self) -> dict[str, Any]:
-        return head_fields(self.head, dict(self.head_options or {}))
 
 
 class _CachedEncoder:

@@ -1,4 +1,4 @@
-"""A fine-tuned Hugging Face model as `sot_text.visualization` sees it."""
+"""The interface of `sot_text.visualization` to fine-tuned Hugging Face models."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ TYPES = "token_type_ids"
 
 
 class HuggingFaceTextModel(TextModel):
-    """A text classifier of Hugging Face.
+    """A Hugging Face text classifier.
 
     Args:
         model: The fine-tuned model.
         tokenizer: Its tokenizer.
-        max_length: Most tokens of a sample, special ones included.
+        max_length: Maximum number of tokens of a sample, special tokens included.
 
     Raises:
-        UsageError: if the tokenizer cannot tell where a token comes from.
+        UsageError: if the tokenizer does not return offsets.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class HuggingFaceTextModel(TextModel):
         )
 
     def _without_words(self, ids: Tensor) -> Tensor:
-        """The same with padding for every token that is not special."""
+        """Replace all tokens but special ones by padding."""
         special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids, device=ids.device))
         return torch.where(special, ids, self.tokenizer.pad_token_id)
 
@@ -106,5 +106,5 @@ def _last_token_back(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         last = torch.full_like(scores[:, :1], sequence.shape[1] - 1, dtype=torch.long)
     else:
-        last = (~mask[:, 1:]).sum(dim=1, keepdim=True)  # the place after the words is masked: the last token's own
+        last = (~mask[:, 1:]).sum(dim=1, keepdim=True)  # the last token stands after the words
     return sequence.scatter_add(1, last, scores[:, :1])

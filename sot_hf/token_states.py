@@ -1,4 +1,4 @@
-"""A Hugging Face backbone as a frozen encoder: texts to token states, and heads to models."""
+"""A Hugging Face backbone as a frozen encoder, which can be saved with a trained head."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sot_probe.options import resolve_layers
 
 __all__ = ["TextEncoder", "head_of", "rows_digest", "saved_layers"]
 
-MAX_TOKENS = 4096  # computed at once, padding included
+MAX_TOKENS = 4096  # in a batch, padding included
 NOT_THE_ENCODER = ("id2label", "label2id", "problem_type", "_name_or_path", "transformers_version", "architectures")
 
 
@@ -38,22 +38,22 @@ class TextEncoder:
     """A frozen backbone with its tokenizer.
 
     Args:
-        encoder: ``minilm``, ``gpt``, a folder or a name on the Hub, of a backbone or of a model saved with its head.
-        layers: Layers whose states are given: 0 the embeddings, -1 the last one.
-        max_length: Most tokens of a sample; None: 128, or less if the backbone takes less.
+        encoder: ``minilm``, ``gpt``, or a folder or name on the Hub of a backbone or of a model saved with its head.
+        layers: Layers to read: 0 the embeddings, -1 the last one.
+        max_length: Maximum number of tokens of a sample; None: 128, or less if the backbone takes less.
         pairs: Whether samples are pairs of texts.
-        device: Where it runs.
-        lower_case: Lower-case text although the vocabulary is cased.
+        device: Device of the backbone.
+        lower_case: Lower-case the text although the vocabulary is cased.
 
     Attributes:
         model: The model; its own head is not used.
         tokenizer: Its tokenizer.
         layers: Numbers of the layers.
-        max_length: Most tokens of a sample.
-        start: Weights that heads start from: BERT's pooler.
+        max_length: Maximum number of tokens of a sample.
+        start: Initial weights of heads: the pretrained pooler of BERT, or none.
 
     Raises:
-        UsageError: if it cannot be loaded, or has no such layer.
+        UsageError: if the encoder cannot be loaded, or has no such layer.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TextEncoder:
 
     @property
     def num_layers(self) -> int:
-        """Layers of the backbone, without the embeddings."""
+        """Number of layers of the backbone, without the embeddings."""
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
@@ -87,7 +87,7 @@ class TextEncoder:
         return self.model.config.hidden_size
 
     def describe(self) -> dict[str, Any]:
-        """What the states depend on, besides the texts."""
+        """Everything that the states depend on, except the texts."""
         backbone = self.model.config.backbone.to_dict()
         kept = {name: value for name, value in backbone.items() if name not in NOT_THE_ENCODER}
         text = json.dumps(kept, sort_keys=True, default=str)
@@ -98,10 +98,10 @@ class TextEncoder:
         }
 
     def tokenize(self, texts: Sequence[Any]) -> list[dict[str, list[int]]]:
-        """Token numbers of texts, or of pairs of texts; longer ones are cut.
+        """Tokenize texts, or pairs of texts, and truncate them to ``max_length``.
 
         Raises:
-            UsageError: for a sample that is neither.
+            UsageError: for any other sample.
         """
         if not texts:
             return []
@@ -118,7 +118,7 @@ class TextEncoder:
 
     @torch.no_grad()
     def encode(self, encodings: Sequence[Mapping[str, list[int]]]) -> list[Tensor]:
-        """The states of tokenized samples, class token first, for each layer (B, T, D), padded at the right."""
+        """Encode tokenized samples: (B, T, D) for each layer, class token first, padded on the right."""
         width = padded_length(max(len(row["input_ids"]) for row in encodings), self.max_length)
         batch: BatchEncoding = self.tokenizer.pad(
             list(map(dict, encodings)), padding="max_length", max_length=width, return_tensors="pt"
@@ -134,7 +134,7 @@ class TextEncoder:
         return found
 
     def create_head(self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]) -> nn.Module:
-        """A head as the model holds it, from fields of `HeadConfig` and the weights it starts from.
+        """Create a head from fields of `HeadConfig` and its initial weights.
 
         Raises:
             UsageError: for a setting out of range.
@@ -148,7 +148,9 @@ class TextEncoder:
     def _config(self, settings: Mapping[str, Any], **kwargs: Any) -> SoTConfig:
         try:
             position = self.model.config.cls_position
-            backbone = copy.deepcopy(self.model.config.backbone)  # a new configuration resets its attention's kind
+            backbone = copy.deepcopy(
+                self.model.config.backbone
+            )  # a new configuration resets the attention implementation
             return SoTConfig(backbone, head=settings, cls_position=position, **kwargs)
         except ValueError as error:
             raise UsageError(f"the head cannot be built: {error}; see docs/heads.md") from error
@@ -156,13 +158,13 @@ class TextEncoder:
     def model_with(
         self, head: LayerHead, settings: Mapping[str, Any], id2label: Mapping[int, str], problem_type: str
     ) -> SoTForSequenceClassification:
-        """The backbone with a trained head; it shares the backbone's weights.
+        """Build a model from the backbone, whose weights are shared, and a trained head.
 
         Args:
             head: The head.
-            settings: Fields of `HeadConfig` it was made from.
+            settings: Its fields of `HeadConfig`.
             id2label: Names of the classes.
-            problem_type: transformers' name of the task's kind.
+            problem_type: The problem type, as in transformers.
         """
         layers = self.layers if head.layer_mix is not None else [self.layers[head.layer]]
         config = self._config(settings, id2label=dict(id2label), problem_type=problem_type, layers=layers)
@@ -181,7 +183,7 @@ class TextEncoder:
 
 
 def rows_digest(encodings: Sequence[Mapping[str, list[int]]]) -> list[str]:
-    """What tells the content of tokenized samples, for each of them."""
+    """A digest of each tokenized sample."""
     return [
         hashlib.sha256(b"|".join(np.asarray(row[name], np.int64).tobytes() for name in sorted(row))).hexdigest()
         for row in encodings
@@ -195,7 +197,7 @@ def _load(path: str, config: PretrainedConfig) -> SoTForSequenceClassification:
 
 
 def head_of(model: SoTForSequenceClassification) -> LayerHead:
-    """The head of a saved model as it is trained on stored states."""
+    """The head of a saved model, as a module of stored states."""
     mix = model.layer_mix
     head = LayerHead(model.classifier, 0, 0 if mix is None else len(model.config.layers))
     if mix is not None:

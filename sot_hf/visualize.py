@@ -1,10 +1,10 @@
-r"""Show which words a fine-tuned model goes by: coloured words on a page, in a picture or in the terminal.
+r"""Show which words a prediction depends on, in an HTML page, a figure or the terminal.
 
     echo "A charming, funny film." | python -m sot_hf.visualize sst2-run
     python -m sot_hf.visualize cola-run glue_data/CoLA/dev.tsv --task CoLA --output cola.html cola.png
     python -m sot_hf.visualize sst2-run glue_data/SST-2/dev.tsv --task SST-2 --limit 200 --check --output check.png
 
-docs/visualization.md says what the colours mean, and which methods there are.
+docs/visualization.md explains the colours and the methods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Visualise from the command line."""
     parser = visualize_parser("python -m sot_hf.visualize", __doc__.split("\n")[0])
     parser.add_argument("--tokenizer-name", help="folder or name of the tokenizer; default: beside the model")
-    parser.add_argument("--max-seq-length", type=int, help="most tokens of a text; longer ones are shortened")
+    parser.add_argument(
+        "--max-seq-length", type=int, help="maximum number of tokens of a text; longer texts are truncated"
+    )
     args = parser.parse_args(arguments)
 
     def load() -> tuple[HuggingFaceTextModel, GlueTask | None, int | None]:

@@ -1,5 +1,6 @@
-"""Train classification heads on the stored token states of a frozen encoder: what every side of the toolkit shares.
+"""Train classification heads on the stored token states of a frozen encoder.
 
-A side brings an encoder of its own kind (`sot_probe.store.StateEncoder`), its heads and the form of its models; the
-store, the training, the choice of settings, the command line and the estimator's base class are here.
+This package has what fairseq, Hugging Face and timm share: the store, the training, the selection of settings, the
+command line and the base class of the estimators. Each side implements `sot_probe.command.ProbeSide` and
+`sot_probe.store_writer.StateEncoder`.
 """

@@ -1,8 +1,8 @@
-"""A probe from the command line: encode or read the states, choose, train, test, save, and print one table.
+"""The command line of a probe: encode or read the states, choose settings, train, evaluate, save, and print a table.
 
-``OUTPUT_DIR/results.json`` has for each head the metrics of each seed with their mean, deviation and median, what was
-chosen, its parameters and its seconds, and the command that repeats it. A training that fails does not stop the others:
-it is named with its reason (``failed``), and the exit status is 1.
+``OUTPUT_DIR/results.json`` has for each head the metrics of each seed with their mean, deviation and median, the chosen
+settings, the number of parameters, the seconds, and the command that repeats the training. A training that fails does
+not stop the others: it is listed with the reason under ``failed``, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ logger = logging.getLogger(__name__)
 
 
 class ProbeSide(Protocol):
-    """What a side of the toolkit brings to a probe.
+    """What fairseq, Hugging Face or timm contribute to a probe.
 
     Attributes:
-        command: How it is started, for the commands in ``results.json``.
-        words: Its own options as command-line arguments.
-        name: What the store's entry is called.
+        command: How the probe is started, for the commands in ``results.json``.
+        words: Options of this side as command-line arguments.
+        name: Name of the entry in the store.
         task: Name of the data.
-        layers: Numbers of the layers that are kept.
-        kind: What the targets are.
-        labels: Names of the classes; empty for numbers.
+        layers: Numbers of the stored layers.
+        kind: Kind of the targets.
+        labels: Names of the classes; empty for regression.
         num_classes: Width of the logits.
-        targets: The targets of each split; ``train`` is the first one, the others are tested on.
-        main_metric: The metric that decides.
-        optimize: Makes the optimizer.
+        targets: The targets of each split. The first split is for training, the others for evaluation.
+        main_metric: The metric by which settings and heads are chosen.
+        optimize: Creates the optimizer.
     """
 
     command: Sequence[str]
@@ -72,29 +72,29 @@ class ProbeSide(Protocol):
     optimize: Optimize
 
     def describe(self) -> dict[str, Any]:
-        """Everything that the token states depend on, but their type."""
+        """Everything that the token states depend on, except layers and precision."""
 
     def create_encoder(self) -> StateEncoder:
-        """The encoder, ready to run."""
+        """Load the encoder."""
 
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
-        """A head from fields of `HeadConfig` and the weights it starts from."""
+        """Create a head from fields of `HeadConfig` and its initial weights."""
 
     def measure(self, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         """Metrics in percent."""
 
     def warnings(self, predictions: np.ndarray, targets: np.ndarray, where: str) -> list[str]:
-        """What metrics do not show, such as predictions that are all the same."""
+        """Problems that metrics do not show, such as constant predictions."""
 
     def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
-        """Write a model that the side's other commands take."""
+        """Write a model that the other commands of this side can read."""
 
 
 def check_options(args: argparse.Namespace, regression: bool = False) -> None:
-    """Refuse what cannot go together, before anything is read.
+    """Check options that exclude each other, before any data is read.
 
     Raises:
-        UsageError: for class weights of a wrong form or without classes.
+        UsageError: for malformed class weights, or class weights in regression.
     """
     if args.class_weights is not None:
         parse_class_weights(args.class_weights)
@@ -113,13 +113,13 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
         The exit status: 1 if some of the trainings failed.
 
     Raises:
-        UsageError: if all failed, and for settings out of range or one layer to mix, before the encoder runs.
+        UsageError: if all trainings failed; before the encoder runs, for settings out of range or a mix of one layer.
     """
     if args.mix_layers and len(side.layers) < 2:
-        raise UsageError("one layer is nothing to mix: --mix-layers; give several --layers")
+        raise UsageError("--mix-layers needs several layers: --layers has one; give more")
     settings = grid(args, side.layers, choose=args.held_out > 0)
     for setting in settings:
-        side.create_head(setting.head_settings, {})  # a mistake shows before the encoder runs
+        side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
     store = _read_states(args, side)
     experiment = _experiment(args, side, store)
     results: dict[str, Any] = {"task": side.task, "metric": side.main_metric, "unit": "percent"}
@@ -189,7 +189,7 @@ def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store) -> Expe
 
 
 class _Report:
-    """The results while they come, in ``results.json`` and on the screen."""
+    """Collects results, writes ``results.json`` and prints progress."""
 
     def __init__(self, args: argparse.Namespace, side: ProbeSide, results: dict[str, Any]) -> None:
         self.args, self.side, self.results = args, side, results
@@ -240,7 +240,7 @@ class _Report:
         return words
 
     def write(self) -> None:
-        """Write ``results.json`` with what there is."""
+        """Write ``results.json`` with the results so far."""
         for head in self.results["heads"].values():
             seeds = list(head["seeds"].values())
             head["summary"] = summarize([entry["metrics"] for entry in seeds])
@@ -263,7 +263,7 @@ class _Report:
         return markdown_table(rows)
 
     def best_label(self) -> str:
-        """The head that was best on the held-out rows, or without any on the first dev split, by its first seed."""
+        """The best head of the first seed, on the held-out rows or, without any, on the first dev split."""
         seed = str(self.args.seeds[0])
 
         def score(label: str) -> float:

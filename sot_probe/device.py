@@ -1,4 +1,4 @@
-"""The device that encoders run and heads are trained on."""
+"""The device on which encoders run and heads are trained."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["choose_device"]
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of a name; None: a GPU if there is one.
+    """Return the device of this name; None: a GPU if there is one.
 
     Raises:
-        UsageError: for one that does not exist.
+        UsageError: if it does not exist.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,4 +1,4 @@
-"""The base of the classifiers with scikit-learn's interface: a head on the token states of a frozen encoder."""
+"""Base class of the estimators with scikit-learn's interface: a head on a frozen encoder."""
 
 from __future__ import annotations
 
@@ -33,52 +33,53 @@ from sot_probe.training import Split, predict, require_success, train_heads
 __all__ = ["HeadClassifier", "RowEncoder"]
 
 FILE = "estimator.json"
-LEAST_UPDATES = 300  # of a training whose number of epochs is not given
-EPOCHS = 8
+EPOCHS = 8  # of a training whose number of epochs is not given,
+MIN_UPDATES = 300  # or more epochs, until it has this many updates
 
 
 class RowEncoder(Protocol):
-    """A frozen encoder that a classifier's head stands on.
+    """The frozen encoder of an estimator.
 
     Attributes:
-        start: Weights that heads start from, by parameter name.
+        start: Initial weights of heads, by parameter name.
     """
 
     start: Mapping[str, Tensor]
 
     def states(self, rows: Any) -> TokenStates:
-        """The states of rows as a user gives them."""
+        """Encode rows in the form that users pass to ``fit``."""
 
     def create_head(self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]) -> nn.Module:
-        """A head from fields of `HeadConfig` and the weights it starts from."""
+        """Create a head from fields of `HeadConfig` and its initial weights."""
 
 
 class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """A classifier whose encoder is frozen and whose head is trained; subclasses say what the encoder is.
+    """A classifier with a frozen encoder and a trained head; subclasses provide the encoder.
 
     Args:
         head: One of `sot_probe.grid.HEAD_NAMES`: ``mgcrp``, ``cls``, ``attention``, ``gap-words``...
-        head_options: Options of the head by their names on command lines, ``{"mgcrp_heads": 8}``; None: the defaults.
-        layers: The layer whose states are read (0 the embeddings, -1 the last one), or a list of layers, of which a
-            learned mix is read.
-        epochs: Epochs; None: 8, or as many as give 300 updates.
+        head_options: Options of the head, by their names on the command line: ``{"mgcrp_heads": 8}``.
+        layers: The layer to read (0 the embeddings, -1 the last one), or a list of layers, of which a learned weighted
+            sum is read.
+        epochs: Number of epochs; None: 8, or more if 8 epochs are fewer than 300 updates.
         lr: Peak learning rate.
         batch_size: Rows in an update.
         weight_decay: Decoupled weight decay.
-        class_weight: Weights of the classes in the loss: ``"balanced"``, a dictionary of label and weight (others: 1),
-            or None. Of several labels a row, a weight is that of the rows that have the label.
-        early_stopping: Whether to hold out a part of the rows, stop when it gets no better, and keep the best epoch.
-        validation_fraction: Share of the rows that is held out then.
-        n_iter_no_change: Epochs without a better one, after which it stops.
-        random_state: Seed of start, order and dropout; None: another one each time.
+        class_weight: Class weights in the loss: ``"balanced"``, a dictionary from label to weight (default: 1),
+            or None. For multi-label targets, a weight applies to the rows that have the label.
+        early_stopping: Whether to hold out a part of the rows, stop when the score on it no longer improves, and keep
+            the best epoch.
+        validation_fraction: Share of the rows to hold out for early stopping.
+        n_iter_no_change: Number of epochs without improvement after which training stops.
+        random_state: Seed of initial weights, order of batches and dropout; None: a random one.
         device: Where to compute; None: a GPU if there is one.
 
     Attributes:
-        classes_: Labels of the classes, sorted; of several labels a row the numbers of the columns.
+        classes_: Sorted labels of the classes; for multi-label targets, indices of the columns.
         head_: The trained head.
         encoder_: The encoder.
-        multi_label_: Whether a row may have several labels, or none.
-        n_iter_: Epochs that were trained.
+        multi_label_: Whether the targets are multi-label.
+        n_iter_: Number of trained epochs.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _open_encoder(self) -> RowEncoder:
-        """The encoder that the parameters name."""
+        """Load the encoder that the parameters describe."""
 
     @abstractmethod
     def _open_saved(self, folder: Path) -> tuple[RowEncoder, LayerHead]:
-        """Encoder and head of a saved folder."""
+        """Load encoder and head from a saved folder."""
 
     @abstractmethod
     def _save_model(self, folder: Path) -> None:
@@ -129,10 +130,10 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: The rows.
-            y: Their labels (strings or numbers), or which classes each row has (rows, K), 0 and 1.
+            y: Their labels (strings or numbers), or for multi-label targets a matrix (rows, K) of 0 and 1.
 
         Raises:
-            UsageError: for a head or a setting that does not exist, another number of labels than rows, or one class.
+            UsageError: for an unknown head or option, different numbers of rows and labels, or a single class.
         """
         rows, y = list(X), _as_labels(y)
         if len(rows) != len(y):
@@ -173,13 +174,16 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _create_head(self) -> LayerHead:
-        settings = head_fields(self.head, dict(self.head_options or {}))
-        head = self.encoder_.create_head(settings, len(self.classes_), self.encoder_.start)
+        head = self.encoder_.create_head(self._head_settings(), len(self.classes_), self.encoder_.start)
         several = isinstance(self.layers, list | tuple) and len(self.layers) > 1
         return LayerHead(head, 0, len(self.layers) if several else 0)
 
+    def _head_settings(self) -> dict[str, Any]:
+        """Fields of `HeadConfig`."""
+        return head_fields(self.head, dict(self.head_options or {}))
+
     def _settings(self, rows: int) -> TrainingSettings:
-        """The settings of training, checked.
+        """Check the parameters and return the training settings.
 
         Raises:
             UsageError: naming the parameter that is out of range.
@@ -195,13 +199,13 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"{name} must be positive, got {value!r}: {type(self).__name__}; correct it")
         updates = -(-rows // self.batch_size)
-        epochs = max(EPOCHS, -(-LEAST_UPDATES // updates)) if self.epochs is None else self.epochs
+        epochs = max(EPOCHS, -(-MIN_UPDATES // updates)) if self.epochs is None else self.epochs
         return TrainingSettings(self.lr, self.batch_size, epochs, self.weight_decay)
 
     def _class_weights(self, targets: Tensor, kind: Kind) -> Tensor | None:
-        if self.class_weight is None or isinstance(self.class_weight, str):
-            if self.class_weight is None:
-                return None
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, str):
             names = [str(label) for label in self.classes_]
             return weigh_classes(self.class_weight, names, targets, kind, option="class_weight")
         unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
@@ -218,18 +222,18 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return predict([self.head_], self.encoder_.states(rows))[0]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class, (rows, K); of several labels a row each by itself."""
+        """Probability of each class, (rows, K); independent for multi-label targets."""
         return Objective("sets" if self.multi_label_ else "classes", len(self.classes_)).probabilities(self._logits(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label of each row (rows,); of several labels a row those above one half, (rows, K)."""
+        """The most probable label of each row (rows,); for multi-label targets those above one half, (rows, K)."""
         logits = self._logits(X)
         if self.multi_label_:
             return (logits > 0).numpy().astype(np.int64)
         return np.asarray(self.classes_[logits.argmax(dim=1).numpy()])
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write encoder, head and parameters into a folder, without pickle; it replaces one that is there."""
+        """Write encoder, head and parameters into a folder; an existing one is replaced."""
         check_is_fitted(self, "head_")
         params = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         content = {"params": params, "classes": self.classes_.tolist(), "multi_label": self.multi_label_}
@@ -242,7 +246,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Load what :meth:`save_pretrained` wrote.
 
         Raises:
-            UsageError: if the folder has no such file, or something in it is damaged.
+            UsageError: if the folder lacks a file, or a file is damaged.
         """
         remedy = f"give a folder that {cls.__name__}.save_pretrained wrote"
         content = read_json(Path(folder) / FILE, dict[str, Any], remedy)
@@ -250,7 +254,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         known = set(cls._get_param_names())
         if not isinstance(params, dict) or not set(params) <= known or not isinstance(labels, list) or not labels:
             raise UsageError(f"not the parameters of {cls.__name__}: {Path(folder).absolute() / FILE}; {remedy}")
-        if isinstance(params.get("class_weight"), dict):  # JSON's keys are strings
+        if isinstance(params.get("class_weight"), dict):  # keys of JSON are strings
             by_name = {str(label): label for label in labels}
             params["class_weight"] = {by_name.get(key, key): value for key, value in params["class_weight"].items()}
         found = cls(**{**params, "device": device})
@@ -284,7 +288,7 @@ def _f1(predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter as JSON has it; a generator of random numbers has no place there."""
+    """A parameter as JSON; None for what JSON cannot hold, such as a random generator."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):

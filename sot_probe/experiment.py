@@ -1,4 +1,4 @@
-"""Choose the settings of each head on held-out training rows, then train it with every seed and test it once."""
+"""Choose the settings of each head on held-out training rows, then train it with every seed and evaluate it once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Choice", "Experiment", "SeedResult"]
 
 
 class Choice(NamedTuple):
-    """How a head is trained.
+    """The chosen settings of a head.
 
     Attributes:
-        settings: Its settings.
-        score: The main metric (percent) on the held-out rows; None without any.
-        failed: Why no training of the head ended well; empty if one did.
+        settings: How the head is trained.
+        score: The main metric (percent) on the held-out rows; None without held-out rows.
+        failed: Why all trainings of the head failed; empty if one succeeded.
     """
 
     settings: TrainingSettings
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 class SeedResult(NamedTuple):
-    """A training with one seed.
+    """The result of a training with one seed.
 
     Attributes:
         outcome: The training.
@@ -47,18 +47,18 @@ class SeedResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The data and the rules of a probe.
+    """The data and the protocol of a probe.
 
     Args:
-        train: The rows to learn from.
-        dev: The rows to test on, by name.
+        train: The training rows.
+        dev: The splits for evaluation, by name.
         objective: What to learn.
-        measure: Gives the metrics (percent) of predictions.
-        main_metric: The one that decides.
-        create_head: Makes a head from fields of `HeadConfig`.
-        held_out: Share of the training rows on which learning rate, epochs and the like are chosen; 0: no choice, and
-            the best epoch on the first dev split counts.
-        optimize: Makes the optimizer.
+        measure: Computes the metrics (percent) of predictions.
+        main_metric: The metric by which settings are chosen.
+        create_head: Creates a head from fields of `HeadConfig`.
+        held_out: Share of the training rows on which the training settings are chosen. With 0, nothing is chosen and
+            the best epoch on the first dev split is reported.
+        optimize: Creates the optimizer.
         device: Where heads are trained.
     """
 
@@ -73,7 +73,7 @@ class Experiment:
     device: torch.device | str = "cpu"
 
     def choose(self, settings: Sequence[ProbeSettings], seed: int) -> list[Choice]:
-        """The training's settings for each head: those with the best metric on the held-out rows in the end."""
+        """Choose the training settings of each head: those with the best metric on the held-out rows after training."""
         if not self.held_out:
             return [Choice(setting.training[0]) for setting in settings]
         kept, held = hold_out(self.train.targets.numpy(), self.held_out, self.objective.kind)
@@ -92,7 +92,7 @@ class Experiment:
     def train_seeds(
         self, settings: Sequence[ProbeSettings], choices: Sequence[Choice], seeds: Sequence[int]
     ) -> Iterator[tuple[int, list[SeedResult]]]:
-        """Train all heads on all training rows with one seed after the other, and test them."""
+        """Train all heads on all training rows and evaluate them, one seed after the other."""
         candidates = [
             Candidate(self._creates(setting), choice.settings)
             for setting, choice in zip(settings, choices, strict=True)

@@ -1,4 +1,4 @@
-"""The heads and settings of a probe: names of heads, and the grid that lists of option values span."""
+"""The heads and settings of a probe: names of heads, and the grid of option values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sot_probe.trainee import TrainingSettings
 __all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid", "head_fields", "training_words"]
 
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
-USED_BY_ALL = {"head_feature_norm"}  # what each pooling reads of the head's options
+# The options that each head reads; a head is not trained again for values of other options.
+USED_BY_ALL = {"head_feature_norm"}
 COVARIANCE = {"head_projection", "mgcrp_q", "mgcrp_center", "mgcrp_head_norm"}
 USED_BY: dict[str, set[str]] = {
     "mgcrp": COVARIANCE | {"head_normalization", "mgcrp_heads", "mgcrp_k", "mgcrp_bias", "mgcrp_recompute"},
@@ -44,14 +45,14 @@ TRAINING_OPTIONS = {
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """A head and how it is trained.
+    """A head and its training settings.
 
     Attributes:
         head: One of `HEAD_NAMES`.
-        label: The head's name, the layer where there are several, and those of its options that have several values.
-        options: The options that play a part in it, by name.
-        training: How it is trained; one of these is chosen, or each is a row of the table.
-        layer: Which of the stored layers it reads; None: a learned mix of them.
+        label: Name of the head, with the layer and the options of which several values were given.
+        options: The options that it reads, by name.
+        training: Candidate training settings, of which one is chosen.
+        layer: Index of the stored layer that it reads; None: a learned weighted sum of all.
     """
 
     head: str
@@ -74,7 +75,7 @@ class ProbeSettings:
 
 
 def head_fields(head: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `HeadConfig` for one of `HEAD_NAMES` with options by their names on command lines."""
+    """Fields of `HeadConfig` for one of `HEAD_NAMES`, from options by their names on the command line."""
     if head == "cls":
         return head_settings({**options, "head_fusion": "cls"})
     pooling, _, words = head.partition("-")
@@ -83,7 +84,7 @@ def head_fields(head: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
-    """Add heads, the head's options and the training's; each takes one or more values."""
+    """Add the options for heads and training; each takes one or more values."""
     parser.add_argument(
         "--heads",
         nargs="+",
@@ -100,7 +101,7 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
     head = parser.add_argument_group("classification head (one or more values each)")
     both = [name for name, fusion in FUSIONS.items() if fusion.uses_words and (fusion.uses_cls or fusion.pools_cls)]
     for option in HEAD_OPTIONS:
-        if option.name == "head_pooling":  # the heads' names say it
+        if option.name == "head_pooling":  # part of the name of a head
             continue
         choices = both if option.name == "head_fusion" else option.choices
         text = option.help if option.default is None else f"{option.help} [{option.default}]"
@@ -115,12 +116,12 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
 
 
 def grid(args: argparse.Namespace, layers: Sequence[int], choose: bool = True) -> list[ProbeSettings]:
-    """Every combination of the values given, once: a head is not trained again for an option it does not read.
+    """Every combination of the given values, without repeating a head for options that it does not read.
 
     Args:
-        args: The options; head's and training's are lists of values, or one value.
-        layers: Numbers of the layers that are stored.
-        choose: Whether the training's values are to be chosen for each head; else each is a row of its own.
+        args: The parsed options.
+        layers: Numbers of the stored layers.
+        choose: Whether training settings are chosen for each head; otherwise each combination is an entry of its own.
     """
     names = [option.name for option in HEAD_OPTIONS if option.name != "head_pooling"]
     values = {name: _listed(vars(args)[name]) for name in names}
@@ -156,7 +157,7 @@ def _product(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _used(head: str, chosen: Mapping[str, Any]) -> set[str]:
-    """Names of the options that the head reads."""
+    """Names of the options that a head reads."""
     if head == "cls":
         return USED_BY_ALL
     pooling, _, words = head.partition("-")

@@ -1,4 +1,4 @@
-"""The part of the training rows that settings are chosen on."""
+"""The split of the training rows into a training and a held-out part."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["hold_out"]
 def hold_out(
     targets: np.ndarray, fraction: float, kind: Kind, seed: int = 0, option: str = "--held-out"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split rows at random; each class has its share in both parts where it has rows enough.
+    """Split rows at random, stratified by class if there are enough rows of each.
 
     Args:
-        targets: Of the rows.
+        targets: Targets of the rows.
         fraction: Share of the rows to hold out, in (0, 1).
-        kind: What the targets are.
-        seed: Of the split.
-        option: What error messages call the fraction.
+        kind: Kind of the targets.
+        seed: Seed of the split.
+        option: Name of the fraction in error messages.
 
     Returns:
-        Numbers of the rows to learn from and of those held out, in order.
+        Indices of the rows to train on and of the held-out rows, sorted.
 
     Raises:
         UsageError: if one of the parts would be empty.

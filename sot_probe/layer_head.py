@@ -14,16 +14,16 @@ __all__ = ["LayerHead"]
 
 
 class LayerHead(nn.Module):
-    """What is trained on stored states.
+    """The module that is trained on stored states.
 
     Args:
-        head: A module of tokens (B, T, D) and, where its ``forward`` names one, a ``padding_mask`` (B, T).
-        layer: Which of the stored layers it reads.
-        num_mixed: Read a learned mix of so many layers instead (all that are stored); 0: one layer.
+        head: A module of tokens (B, T, D) and, if its ``forward`` has that parameter, a ``padding_mask`` (B, T).
+        layer: Index of the stored layer to read.
+        num_mixed: Number of stored layers, to read a learned weighted sum of all; 0: read ``layer``.
 
     Attributes:
         head: The head.
-        layer_mix: The weights of the layers, or None.
+        layer_mix: The weighted sum, or None.
     """
 
     def __init__(self, head: nn.Module, layer: int = 0, num_mixed: int = 0) -> None:

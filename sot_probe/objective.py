@@ -1,4 +1,4 @@
-"""What a head learns from its targets: classes, sets of classes, or numbers."""
+"""Losses and predictions for the kinds of targets: classes, sets of classes, or numbers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TYPES = {"classes": torch.int64, "sets": torch.bool, "numbers": torch.float32}
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of a head, and what its logits say.
+    """The loss of a head, and predictions from its logits.
 
     Args:
-        kind: ``classes`` (one of each row), ``sets`` (any number of them) or ``numbers`` (regression).
+        kind: ``classes`` (one for each row), ``sets`` (multi-label) or ``numbers`` (regression).
         num_classes: Width K of the logits; 1 for numbers.
-        class_weights: (K,) weights of the classes in the loss, of the rows that have the class with ``sets``; None: 1.
+        class_weights: (K,) weights of the classes in the loss; for ``sets``, of the positive rows. None: 1.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Objective:
     class_weights: Tensor | None = None
 
     def loss(self, logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
-        """The mean loss of a batch; that of several logits (``sum_loss``) is their sum.
+        """The mean loss of a batch; for a tuple of logits (``sum_loss``) the sum of their losses.
 
         Shape:
             logits (B, K), targets (B,) or with ``sets`` (B, K) -> ().
@@ -51,26 +51,26 @@ class Objective:
         return F.cross_entropy(logits, targets, weight=weights)
 
     def decide(self, logits: Tensor) -> np.ndarray:
-        """The class numbers (B,), sets of classes (B, K), bool, or numbers (B,) that logits (B, K) stand for."""
+        """Predictions from logits (B, K): class indices (B,), sets of classes (B, K), bool, or numbers (B,)."""
         if self.kind == "numbers":
             return logits[:, 0].numpy()
         return (logits > 0 if self.kind == "sets" else logits.argmax(dim=-1)).numpy()
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
-        """Probability of each class, (B, K) -> (B, K), float64: they sum to 1, except of sets."""
+        """Probability of each class, (B, K) -> (B, K), float64; independent for ``sets``."""
         logits = logits.double()
         return (logits.sigmoid() if self.kind == "sets" else logits.softmax(dim=-1)).numpy()
 
 
 def as_targets(values: np.ndarray, kind: Kind) -> Tensor:
-    """Targets as the loss takes them."""
+    """Targets in the type that the loss expects."""
     return torch.from_numpy(np.asarray(values)).to(TYPES[kind])
 
 
 def weigh_classes(
     text: str, labels: Sequence[str], targets: Tensor, kind: Kind, option: str = "--class-weights"
 ) -> Tensor:
-    """Weights of the classes (K,), see `sot_base.class_weights.class_weights`, from the targets of training."""
+    """Weights of the classes (K,) from the training targets, see `sot_base.class_weights.class_weights`."""
     sets = kind == "sets"
     counts = targets.sum(dim=0) if sets else targets.bincount(minlength=len(labels))
     found = class_weights(text, list(labels), counts.tolist(), len(targets), sets, option=option)

@@ -1,4 +1,4 @@
-"""The options that the ``probe`` command of every side has."""
+"""The options shared by all ``probe`` commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--class-weights",
         metavar="WEIGHTS",
-        help="of the classes in the loss: balanced, or NAME=WEIGHT,... (others: 1)",
+        help="weights of the classes in the loss: balanced, or NAME=WEIGHT,... (default: 1)",
     )
-    parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training each [1 2 3]")
-    held_out = "share of the training rows on which learning rate, epochs and the like are chosen; 0: no choice [0.1]"
+    parser.add_argument("--seeds", type=_seed, nargs="+", default=[1, 2, 3], help="one training for each seed [1 2 3]")
+    held_out = "share of the training rows on which training settings are chosen; 0: no selection [0.1]"
     parser.add_argument("--held-out", type=_fraction, default=0.1, metavar="SHARE", help=held_out)
     save = "which heads to save as models: the best one on the held-out rows, all (of each seed), or none [best]"
     parser.add_argument("--save", choices=SAVE, default="best", help=save)
@@ -34,23 +34,23 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[-1],
         metavar="LAYER",
-        help="layers to keep: 0 the embeddings, 1 the first, -1 the last; heads are trained on each of them [-1]",
+        help="layers to store: 0 the embeddings, 1 the first, -1 the last; heads are trained on each of them [-1]",
     )
-    store.add_argument("--mix-layers", action="store_true", help="heads read a learned mix of all --layers instead")
-    store.add_argument("--cache-dir", type=Path, help="where it lies [$SOT_CACHE/token_states]")
-    store.add_argument("--cache-dtype", choices=("float16", "float32"), default="float16", help="[float16]")
+    store.add_argument("--mix-layers", action="store_true", help="heads read a learned weighted sum of all --layers")
+    store.add_argument("--cache-dir", type=Path, help="folder of the stored states [$SOT_CACHE/token_states]")
+    store.add_argument("--cache-dtype", choices=("float16", "float32"), default="float16", help="precision [float16]")
     add_grid_options(parser)
 
 
 def resolve_layers(layers: Sequence[int], count: int) -> list[int]:
-    """Numbers of layers from 0, the embeddings, to `count`, the last one.
+    """Resolve negative layer numbers; 0 is the embeddings, `count` the last layer.
 
     Args:
-        layers: As given; negative ones count from the end.
-        count: Layers that the encoder has.
+        layers: Layer numbers; negative ones count from the end.
+        count: Number of layers of the encoder.
 
     Raises:
-        UsageError: for a layer that it does not have, or one that is named twice.
+        UsageError: for a layer that does not exist or is given twice.
     """
     found = [layer + count + 1 if layer < 0 else layer for layer in layers]
     wrong = [given for given, layer in zip(layers, found, strict=True) if not 0 <= layer <= count]

@@ -1,4 +1,4 @@
-"""Token states of rows in memory: what has been encoded once is not encoded again, as in a cross-validation."""
+"""An in-memory cache of token states, so that a cross-validation encodes each row once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sot_probe.store_writer import plan_batches
 __all__ = ["RowCache"]
 
 MAX_BYTES = 1 << 30
-Row = tuple[Tensor, ...]  # of each layer (T, D)
+Row = tuple[Tensor, ...]  # (T, D) for each layer
 
 
 class RowCache:
-    """States of rows by a key of their content; those that were used least recently make room for others.
+    """A least-recently-used cache of the states of rows.
 
     Args:
-        max_bytes: Size of the states that are kept.
+        max_bytes: Maximum size of the states.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -38,14 +38,14 @@ class RowCache:
         """The states of rows, in float32.
 
         Args:
-            keys: For each row what tells its content.
-            lengths: Tokens of each row.
-            encode: Gives the states of some rows by their numbers, for each layer (B, T, D), padded at the right.
-            max_tokens: Tokens to encode at once, padding included.
+            keys: A key of the content of each row.
+            lengths: Number of tokens of each row.
+            encode: Encodes rows by their indices: (B, T, D) for each layer, padded on the right.
+            max_tokens: Maximum number of tokens in a batch, padding included.
         """
         found: dict[str, Row] = {key: self._rows[key] for key in keys if key in self._rows}
         missing = np.array([row for row, key in enumerate(keys) if key not in found], dtype=np.int64)
-        first = {keys[row]: row for row in missing[::-1].tolist()}  # of equal rows one is encoded
+        first = {keys[row]: row for row in missing[::-1].tolist()}  # equal rows are encoded once
         rows = np.array(sorted(first.values()), dtype=np.int64)
         for batch in plan_batches(lengths[rows], max_tokens):
             layers = encode(rows[batch])

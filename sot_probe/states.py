@@ -1,4 +1,4 @@
-"""Token states of a set of rows: in memory or memory-mapped, one row's tokens after another."""
+"""Token states of a set of rows, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["TokenStates"]
 
 @dataclass(frozen=True)
 class TokenStates:
-    """The states that an encoder gives for the tokens of some rows, of one or several layers.
+    """Token states of rows, of one or several layers of an encoder.
 
     Args:
-        layers: For each layer the states of all tokens; a row's tokens are neighbours.
-        starts: Where each row begins.
-        lengths: Tokens of each row (> 0).
+        layers: For each layer, the states of all tokens; the tokens of a row are contiguous.
+        starts: Index of the first token of each row.
+        lengths: Number of tokens of each row (> 0).
 
     Shape:
         layers (tokens, D) each, starts and lengths (rows,), int64.
@@ -30,7 +30,7 @@ class TokenStates:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[Tensor]]) -> TokenStates:
-        """States in memory, from those of each row: for each layer a tensor (T, D)."""
+        """Concatenate the states of rows, each a tensor (T, D) for each layer."""
         lengths = torch.tensor([len(row[0]) for row in rows], dtype=torch.int64)
         layers = tuple(torch.cat(list(parts)) for parts in zip(*rows, strict=True))
         return cls(layers, lengths.cumsum(0) - lengths, lengths)
@@ -44,14 +44,14 @@ class TokenStates:
         return self.layers[0].shape[-1]
 
     def subset(self, rows: Tensor) -> TokenStates:
-        """The same states, of some rows alone, in that order; nothing is copied."""
+        """The states of some rows, in this order, without copying them."""
         return replace(self, starts=self.starts[rows], lengths=self.lengths[rows])
 
     def gather(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """A padded batch.
 
         Args:
-            rows: Numbers of its rows.
+            rows: Indices of the rows.
 
         Shape:
             rows (B,) -> for each layer states (B, T, D) in float32, and padding_mask (B, T), True at padding, or None

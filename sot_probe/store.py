@@ -1,10 +1,10 @@
-"""Token states of a frozen encoder on disk: written once, checked, memory-mapped, shared between processes.
+"""Token states of a frozen encoder on disk: written once, verified, memory-mapped, shared between processes.
 
-An entry is a folder: ``header.json`` (what the states are of, and a checksum of each file), for each split and layer
-``<split>.<layer>.npy`` with the states of all its tokens, ``<split>.rows.npy`` with the start and the length of each
-row in it, and ``start.npz`` with the weights that heads start from. It appears whole or not at all; of processes that
-want the same entry one writes it and the others wait for it. A process that was killed leaves an unfinished folder, in
-which the next one continues after the last shard that is whole (`sot_probe.store_writer`).
+An entry is a folder with ``header.json`` (the description of the states, and a checksum of each file),
+``<split>.<layer>.npy`` with the states of all tokens, ``<split>.rows.npy`` with the start and the length of each row in
+it, and ``start.npz`` with the initial weights of heads. Entries are created atomically; of several processes that need
+the same entry, one writes it and the others wait. A process that is killed leaves an unfinished folder, and the next
+one resumes after the last complete shard (`sot_probe.store_writer`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FORMAT_VERSION = 2
 
 
 class Store(NamedTuple):
-    """An entry that was opened.
+    """An opened entry.
 
     Attributes:
         splits: The states by split.
-        start: Weights that heads start from, by parameter name.
-        folder: The entry.
-        was_there: Whether no encoder had to run.
+        start: Initial weights of heads, by parameter name.
+        folder: Folder of the entry.
+        was_there: Whether the entry existed, so that no encoder had to run.
     """
 
     splits: dict[str, TokenStates]
@@ -76,19 +76,19 @@ def open_or_create(
     create_encoder: Callable[[], StateEncoder],
     announce: Callable[[str], None] = logger.info,
 ) -> Store:
-    """Open the entry of a description; make it, or complete it, if it is absent, unfinished or damaged.
+    """Open the entry of a description; create it if it is missing or damaged, complete it if it is unfinished.
 
     Args:
         folder: The folder of all entries.
-        name: What the entry's name begins with.
-        description: Everything the states depend on (encoder, data, layers, settings), as JSON writes it; another
-            description is another entry.
-        dtype: ``float16`` or ``float32``, in which states are kept.
-        create_encoder: Makes the encoder; not called if the entry is there.
-        announce: Gets a line with the size before the encoder runs.
+        name: Prefix of the name of the entry.
+        description: Everything the states depend on (encoder, data, layers, settings), serialisable to JSON; each
+            description has its own entry.
+        dtype: Precision of the states, ``float16`` or ``float32``.
+        create_encoder: Loads the encoder; not called if the entry exists.
+        announce: Called with a line about the size before the encoder runs.
 
     Raises:
-        UsageError: if there is no room, a state does not fit into half precision, or something else lies in its place.
+        UsageError: if the disk is full, a state overflows half precision, or the path of the entry is not a folder.
     """
     description = json.loads(json.dumps({**description, "dtype": dtype, "format_version": FORMAT_VERSION}))
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,7 +101,7 @@ def open_or_create(
             try:
                 return Store(*_open(entry, description), entry, True)
             except _DamagedError as error:
-                logger.warning("the stored token states are damaged (%s): %s; made again", error, entry)
+                logger.warning("the stored token states are damaged (%s): %s; encoding again", error, entry)
         unfinished = entry.parent / f".{entry.name}{UNFINISHED}"
         write_entry(unfinished, description, np.dtype(dtype), create_encoder(), announce)
         if entry.exists():
@@ -131,7 +131,7 @@ def _open(entry: Path, description: Mapping[str, Any]) -> tuple[dict[str, TokenS
 
 
 def _open_split(entry: Path, name: str, layers: list[str]) -> TokenStates:
-    # copy on write: torch wants memory that may be written, the file stays as it is
+    # copy on write: torch needs writable memory; the file does not change
     arrays = [np.load(entry / state_file(name, layer), mmap_mode="c", allow_pickle=False) for layer in layers]
     rows = np.load(entry / state_file(name, "rows"), allow_pickle=False)
     shapes = {array.shape for array in arrays}

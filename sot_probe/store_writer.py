@@ -1,4 +1,4 @@
-"""Write an entry of the store shard by shard, so that a killed process loses one shard at most."""
+"""Write an entry of the store in shards, so that a killed process loses at most one shard."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HEADER = "header.json"
 START = "start.npz"
 PROGRESS = "progress.json"  # in an unfinished entry
 MEBIBYTE = 1 << 20
-SHARD_TOKENS = 1 << 16  # about: a shard ends with a batch
+SHARD_TOKENS = 1 << 16  # approximately: a shard ends with a batch
 
 
 class SplitPlan(NamedTuple):
-    """The rows of a split and how they are encoded.
+    """The rows of a split and the batches in which they are encoded.
 
     Attributes:
-        lengths: Tokens of each row (> 0), (rows,).
-        batches: Numbers of the rows that are encoded together; every row once. The states lie in this order, and the
-            same plan gives the same bits.
+        lengths: Number of tokens of each row (> 0), (rows,).
+        batches: Indices of the rows of each batch, every row once. The states are stored in this order, and the same
+            plan gives bitwise the same states.
     """
 
     lengths: np.ndarray
@@ -42,13 +42,13 @@ class SplitPlan(NamedTuple):
 
 
 class StateEncoder(Protocol):
-    """What a side gives: an encoder that is ready to run.
+    """A loaded encoder.
 
     Attributes:
-        layers: Names of the layers that are kept, for instance ``layer-6``.
+        layers: Names of the stored layers, for instance ``layer-6``.
         embed_dim: Width D of the states.
-        plans: The splits by name.
-        start: Weights that heads start from, by parameter name.
+        plans: The plan of each split.
+        start: Initial weights of heads, by parameter name.
     """
 
     layers: Sequence[str]
@@ -57,18 +57,18 @@ class StateEncoder(Protocol):
     start: Mapping[str, Tensor]
 
     def encode(self, split: str, rows: np.ndarray) -> Sequence[Tensor]:
-        """The states of some rows, class token first, for each layer (B, T, D), padded at the right, on the CPU."""
+        """Encode rows: (B, T, D) for each layer, class token first, padded on the right, on the CPU."""
 
 
 class _Progress(msgspec.Struct):
-    """What is whole in an unfinished entry: for each split the checksum of each shard, over all layers."""
+    """The complete shards of an unfinished entry: for each split, a checksum of each shard over all layers."""
 
     description: dict[str, Any]
     shards: dict[str, list[int]]
 
 
 def plan_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """Rows of similar length together, the longest first; no batch has more tokens, padding included."""
+    """Batches of rows of similar length, the longest first, of at most ``max_tokens`` tokens including padding."""
     order, batches = np.argsort(-lengths, kind="stable"), []
     while len(order):
         rows, order = np.split(order, [max(1, max_tokens // int(lengths[order[0]]))])
@@ -77,7 +77,7 @@ def plan_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
 
 
 def state_file(split: str, part: str) -> str:
-    """Name of the file of a split's layer, or of its rows."""
+    """Name of the file for a layer of a split, or for its rows."""
     return f"{split}.{part}.npy"
 
 
@@ -91,7 +91,7 @@ def write_entry(
     """Write an entry into a folder, or complete the one that is there.
 
     Raises:
-        UsageError: if there is no room, or a state does not fit into ``dtype`` or is not finite.
+        UsageError: if the disk is full, or a state overflows ``dtype`` or is not finite.
     """
     progress = _read_progress(folder, description)
     if progress is None:
@@ -118,13 +118,13 @@ def _read_progress(folder: Path, description: Mapping[str, Any]) -> _Progress | 
 
 
 def _announce(folder: Path, dtype: np.dtype[Any], encoder: StateEncoder, announce: Callable[[str], None]) -> None:
-    """Say how large the entry becomes, and make sure that there is room for it."""
+    """Announce the size of the entry, and check that there is enough space."""
     rows = sum(len(plan.lengths) for plan in encoder.plans.values())
     tokens = sum(int(plan.lengths.sum()) for plan in encoder.plans.values())
     needed = tokens * encoder.embed_dim * dtype.itemsize * len(encoder.layers)
     left = needed - sum(path.stat().st_blocks * 512 for path in folder.iterdir())
     free = shutil.disk_usage(folder).free
-    if left > free:  # a memory-mapped file that finds no room kills the process
+    if left > free:  # writing to a memory-mapped file on a full disk kills the process
         raise UsageError(
             f"{left // MEBIBYTE} MiB of token states, {free // MEBIBYTE} MiB free: {folder.parent}; give --cache-dir"
         )
@@ -132,7 +132,7 @@ def _announce(folder: Path, dtype: np.dtype[Any], encoder: StateEncoder, announc
 
 
 def _shards(plan: SplitPlan) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Batches in groups of about `SHARD_TOKENS` tokens, with the place of each group's first token."""
+    """Groups of batches with about `SHARD_TOKENS` tokens, and the index of the first token of each group."""
     place, begin, group = 0, 0, []
     for rows in plan.batches:
         group.append(rows)

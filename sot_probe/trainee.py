@@ -1,4 +1,4 @@
-"""One head in training: its settings, its optimizer, its random numbers and its result."""
+"""A head in training: settings, optimizer, random state and result."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TrainingSettings:
     """How a head is trained.
 
     Args:
-        lr: Peak learning rate (> 0), reached after 6 % of the updates; falls linearly to 0.
-        batch_size: Rows in an update (> 0).
-        epochs: Epochs of the schedule (> 0).
+        lr: Peak learning rate (> 0), after a warm-up over 6 % of the updates; then it decays linearly to 0.
+        batch_size: Rows in a batch (> 0).
+        epochs: Number of epochs (> 0).
         weight_decay: Decoupled weight decay (>= 0), of all parameters.
     """
 
@@ -57,8 +57,8 @@ class Candidate:
     """A head to be trained.
 
     Args:
-        create: Makes it, from random numbers of the seed: a module of (states of the layers, padding mask).
-        settings: How to train.
+        create: Creates the head, with initial weights from the seed.
+        settings: How it is trained.
     """
 
     create: Callable[[], LayerHead]
@@ -70,13 +70,13 @@ class Outcome:
     """The result of a training.
 
     Attributes:
-        head: The trained module, in evaluation mode; with ``watch`` as it was in its best epoch.
+        head: The trained module, in evaluation mode; with ``watch``, that of the best epoch.
         history: Metrics (percent) of each watched split, after each epoch.
-        best_epoch: Number of the best epoch, from 1; without ``watch`` the last one.
+        best_epoch: The best epoch, from 1; without ``watch``, the last one.
         seconds: Computing time of the whole training, evaluations included.
-        parameters: What was learned.
-        predictions: For each watched split what the head predicts in its best epoch.
-        failed: Why it was given up; empty if it was not.
+        parameters: Number of trained parameters.
+        predictions: Predictions of the best epoch for each watched split.
+        failed: Why the training failed; empty if it succeeded.
     """
 
     head: LayerHead
@@ -92,22 +92,22 @@ Optimize = Callable[[Sequence[nn.Parameter], TrainingSettings], torch.optim.Opti
 
 
 def adamw(parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
-    """The optimizer of every side but fairseq's, which has its own."""
+    """The default optimizer; fairseq has its own."""
     return torch.optim.AdamW(
         parameters, settings.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=settings.weight_decay, fused=True
     )
 
 
 class Trainee:
-    """A head in training, with its optimizer and random numbers of its own.
+    """A head in training, with its own optimizer and random state.
 
     Args:
         candidate: The head and its settings.
-        seed: Of its random numbers.
+        seed: Seed of initial weights and dropout.
         steps: Updates in an epoch.
-        objective: What to learn.
-        optimize: Makes the optimizer.
-        device: Where it is trained.
+        objective: The loss.
+        optimize: Creates the optimizer.
+        device: Device of the training.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Trainee:
         self.outcome = Outcome(self.head, parameters=sum(parameter.numel() for parameter in trained))
         self.updates, self.update = candidate.settings.epochs * steps, 0
         self.best_state: dict[str, Tensor] | None = None
-        self.best_score, self.improved = -math.inf, 0  # the epoch that was better than all before
+        self.best_score, self.improved = -math.inf, 0  # the last epoch with an improvement
         self.active = True
 
     def step(self, states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int) -> None:
-        """Learn from a batch; a loss that is not finite ends the training."""
+        """Update the head on a batch; a loss that is not finite ends the training."""
         begin, settings = time.perf_counter(), self.candidate.settings
         self.optimizer.param_groups[0]["lr"] = settings.lr * lr_factor(self.update, self.updates)
         self.head.train()
@@ -150,7 +150,7 @@ class Trainee:
     def evaluate(
         self, logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], measure: Measure, main: str
     ) -> None:
-        """Note the metrics of an epoch, and keep the head if it is the best one."""
+        """Record the metrics of an epoch, and keep the weights if they are the best so far."""
         if any(not values.isfinite().all() for values in logits.values()):
             self.give_up(NOT_FINITE)
             return
@@ -170,7 +170,7 @@ class Trainee:
         self.outcome.failed, self.active = reason, False
 
     def finish(self) -> Outcome:
-        """The result, with the head of its best epoch where it was watched."""
+        """Return the result, with the weights of the best epoch if splits were watched."""
         if self.best_state is not None:
             self.head.load_state_dict(self.best_state)
         self.head.eval().cpu()
@@ -178,7 +178,7 @@ class Trainee:
 
 
 class _RandomNumbers:
-    """A stream of torch's random numbers that others do not touch; the caller's are put back."""
+    """A separate random state of torch, active in a ``with`` block; the caller's state is restored after it."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.cuda = [device] if device.type == "cuda" else []
@@ -204,9 +204,9 @@ class _RandomNumbers:
 
 
 def lr_factor(update: int, updates: int) -> float:
-    """The learning rate after `update` of `updates` updates, as a share of its peak, as fairseq's polynomial decay.
+    """Learning rate at an update as a share of its peak: linear warm-up and decay, as fairseq's polynomial decay.
 
-    The first update has the learning rate 0 if there is a warm-up, as in fairseq.
+    With a warm-up, the learning rate of the first update is 0, as in fairseq.
     """
     warmup = updates * WARMUP // 100
     if warmup and update <= warmup:

@@ -1,8 +1,8 @@
-"""Train many heads on stored token states in one pass over the data: one read of a batch feeds them all.
+"""Train many heads on stored token states in one pass over the data, each batch being read once for all of them.
 
-The settings are those of ``fairseq-train`` in ``glue_scripts``: a warm-up over 6 % of the updates, then a linear decay,
-decoupled weight decay of all parameters. What a head learns depends on its own seed and settings alone: each has random
-numbers of its own, and the order of the batches follows from the seed.
+The schedule is that of ``glue_scripts``: a warm-up over 6 % of the updates, then linear decay; decoupled weight decay
+of all parameters. The result of a head depends on its own seed and settings alone: each head has its own random state,
+and the seed determines the order of the batches.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROWS_AT_ONCE = 256  # in evaluation
 
 
 class Split(NamedTuple):
-    """A part of the data: token states and targets."""
+    """Token states and targets of a part of the data."""
 
     states: TokenStates
     targets: Tensor
 
     def subset(self, rows: np.ndarray) -> Split:
-        """Some of its rows."""
+        """The split with only these rows."""
         chosen = torch.from_numpy(rows)
         return Split(self.states.subset(chosen), self.targets[chosen])
 
@@ -53,19 +53,19 @@ def train_heads(
     """Train heads side by side.
 
     Args:
-        candidates: The heads. Those with the same size of batches share each batch that is read.
-        train: The rows to learn from.
-        objective: What to learn.
-        seed: Decides start, order and dropout; the same seed gives the same numbers.
-        watch: Splits to evaluate after each epoch; the first one decides which epoch is best, a later one if equal.
-        measure: Gives the metrics of predictions.
-        main_metric: The one that decides.
-        patience: Stop a head after so many epochs that were not better; None: never.
-        optimize: Makes the optimizer.
-        device: Where heads are trained.
+        candidates: The heads; those with the same batch size share the batches.
+        train: The training rows.
+        objective: The loss.
+        seed: Seed of initial weights, order of batches and dropout.
+        watch: Splits to evaluate after each epoch. The first one determines the best epoch, the later one in a tie.
+        measure: Computes the metrics of predictions.
+        main_metric: The metric that determines the best epoch.
+        patience: Stop a head after this many epochs without improvement; None: never.
+        optimize: Creates the optimizer.
+        device: Device of the training.
 
     Returns:
-        For each candidate its result, also if its loss was not finite.
+        The result of each candidate, also if it failed.
     """
     outcomes: dict[int, Outcome] = {}
     for size in dict.fromkeys(candidate.settings.batch_size for candidate in candidates):
@@ -136,8 +136,8 @@ def predict(heads: Sequence[nn.Module], states: TokenStates, seconds: list[float
 
     Args:
         heads: Modules of (states of the layers, padding mask).
-        states: The rows; none gives none.
-        seconds: Computing times, to which those of the heads are added.
+        states: The rows.
+        seconds: If given, the computing time of each head is added to it.
     """
     parts: list[list[Tensor]] = [[] for _ in heads]
     order = states.lengths.argsort(stable=True)
@@ -158,7 +158,7 @@ def _in_order(values: Tensor, order: Tensor) -> Tensor:
 
 
 def _batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    """Rows of similar length, within 25 %, in random order; rows of equal length in any order."""
+    """Batches of rows of similar length, in random order; lengths are perturbed by up to 25 % before sorting."""
     rng = np.random.default_rng((seed, epoch))
     order = torch.from_numpy(np.argsort(lengths * rng.uniform(0.8, 1.25, len(lengths)), kind="stable"))
     batches = order.split(batch_size)  # type: ignore[no-untyped-call]
@@ -166,10 +166,10 @@ def _batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> Ite
 
 
 def require_success(outcomes: Iterable[Outcome]) -> None:
-    """Make sure that a training ended well.
+    """Raise if a training failed.
 
     Raises:
-        UsageError: with the reason of the first one that did not.
+        UsageError: with the reason of the first failed training.
     """
     for outcome in outcomes:
         if outcome.failed:

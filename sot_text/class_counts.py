@@ -1,4 +1,4 @@
-"""Classification metrics from counts of each class, which add up over batches; equal to scikit-learn's."""
+"""Classification metrics from per-class counts, which can be summed over batches; equal to scikit-learn's."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ClassCounts:
     """How often each class is predicted, true, and both.
 
     Attributes:
-        table: (3, K) int64: rows for which a class is predicted and true, is predicted, is true.
-        correct: Rows whose prediction is right; of sets of classes, whose whole set is.
-        rows: Rows counted.
-        are_sets: Whether a row may have several classes.
+        table: (3, K) int64: for each class, true positives, predicted positives and actual positives.
+        correct: Rows whose prediction is right; for sets of classes, exact matches.
+        rows: Number of rows.
+        are_sets: Whether the targets are sets of classes (multi-label).
     """
 
     table: np.ndarray
@@ -27,7 +27,7 @@ class ClassCounts:
     are_sets: bool = False
 
     def to_array(self) -> np.ndarray:
-        """(3K + 2,) int64: all of it as one vector, for adding up and for checkpoints."""
+        """All counts as one vector (3K + 2,), int64, for sums and checkpoints."""
         return np.concatenate([self.table.ravel(), [self.correct, self.rows]])
 
     @classmethod
@@ -60,10 +60,10 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
     Args:
         predictions: Class indices (rows,), or sets of classes (rows, K), bool.
         targets: The truth, of the same shape.
-        num_classes: K; of indices at least 2 are counted.
+        num_classes: K; for class indices, the table has at least 2 classes.
 
     Raises:
-        ValueError: If they are no classes, as in regression.
+        ValueError: If they are not class indices, as in regression.
     """
     if predictions.ndim == 2:
         table = np.stack([(predictions & targets).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)])
@@ -77,7 +77,7 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
 
 
 def accuracy(counts: ClassCounts) -> float:
-    """Share of correct predictions; a set of classes counts as correct if all of it is."""
+    """Share of correct predictions; for sets of classes, of exact matches."""
     return counts.correct / counts.rows
 
 
@@ -88,13 +88,13 @@ def f1(counts: ClassCounts) -> float:
 
 
 def f1_micro(counts: ClassCounts) -> float:
-    """F1 over all decisions: one for each row and class."""
+    """Micro-averaged F1, over all pairs of row and class."""
     hits, predicted, true = counts.table.sum(axis=1)
     return float(2.0 * hits / max(predicted + true, 1))
 
 
 def f1_macro(counts: ClassCounts) -> float:
-    """Mean of the classes' F1; where a row has one class, of those classes that are predicted or true."""
+    """Macro-averaged F1; without sets of classes, over the classes that are predicted or true."""
     values = counts.f1_of_classes()
     return float(np.mean(values if counts.are_sets else values[counts.table[1:].any(axis=0)]))
 
@@ -102,7 +102,7 @@ def f1_macro(counts: ClassCounts) -> float:
 def mcc(counts: ClassCounts) -> float:
     """Matthews correlation coefficient; 0 if the predictions or the targets are all the same.
 
-    Its form for K classes (Gorodkin, Comput. Biol. Chem. 28, 2004), which for two is the usual one.
+    The generalisation to K classes of Gorodkin (Comput. Biol. Chem. 28, 2004).
     """
     _need_one_class_a_row(counts)
     predicted, true = counts.table[1:].astype(np.float64)

@@ -1,4 +1,4 @@
-"""MiniLM, a BERT of 6 layers that a Python package carries: the encoder ``minilm`` of both text sides."""
+"""MiniLM, a 6-layer BERT in a Python package: the encoder ``minilm``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINILM = PackageFile(
 
 
 def find_minilm() -> Path:
-    """Return the folder of the encoder, in the form of a Hugging Face model.
+    """Return the folder of the encoder, which is in Hugging Face format.
 
     Raises:
         UsageError: as :meth:`sot_base.package_files.PackageFile.find`.

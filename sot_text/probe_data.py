@@ -1,4 +1,4 @@
-"""What the ``probe`` commands of both text sides share: the options of the data, and their metrics."""
+"""Data options and metrics of the ``probe`` commands for text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--labels", metavar="X,Y,...", help="own data: the labels in order; by default sorted")
     data.add_argument("--regression", action="store_true", help="own data: the label is a number")
     data.add_argument("--multi-label", action="store_true", help="own data: a cell lists labels, X,Y, or none")
-    data.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
+    data.add_argument("--max-length", type=int, help="maximum number of tokens of a sample, special tokens included")
 
 
 def data_words(args: argparse.Namespace) -> list[str]:
@@ -46,20 +46,20 @@ class ProbeMetrics:
     """The metrics of a task, in percent.
 
     Args:
-        names: Of `sot_text.metrics`.
-        num_classes: Classes; 1 for regression.
-        labels: Their names.
+        names: Names in `sot_text.metrics`.
+        num_classes: Number of classes; 1 for regression.
+        labels: Names of the classes.
     """
 
     def __init__(self, names: Sequence[str], num_classes: int, labels: Sequence[str]) -> None:
         self.names, self.num_classes, self.labels = tuple(names), num_classes, labels
 
     def measure(self, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
-        """The metrics of predictions over a whole split."""
+        """The metrics of a whole split."""
         values = compute_metrics(self.names, predictions, targets, self.num_classes, warn=False)
         return {name: 100.0 * value for name, value in values.items()}
 
     def warnings(self, predictions: np.ndarray, targets: np.ndarray, where: str) -> list[str]:
-        """What the metrics do not show, see :func:`sot_text.metrics.constant_values`."""
+        """Warn of constant predictions, see :func:`sot_text.metrics.constant_values`."""
         first = (value_name(predictions[0], self.labels), value_name(targets[0], self.labels))
         return constant_values(predictions, targets, first, where)

@@ -1,1 +1,1 @@
-"""Seeing what a classifier sees: attribution, its checks, and plots; what texts and images both need."""
+"""Attribution methods, their evaluation, and plots, for text and image classifiers."""

@@ -22,10 +22,10 @@ __all__ = ["attention_relevance", "record_attention"]
 
 @contextlib.contextmanager
 def record_attention() -> Iterator[list[Tensor]]:
-    """Yield a list that gets the weights (B, H, T, T) of every self-attention computed in the block, in order.
+    """Yield a list that collects the weights (B, H, T, T) of every self-attention in the block, in order.
 
-    In the block torch's scaled dot-product attention, which timm, transformers and fairseq all call, is computed in
-    steps, so that the weights exist and get a gradient.
+    The block replaces torch's scaled dot-product attention, which timm, transformers and fairseq all call, by an
+    unfused one whose weights are tensors with gradients.
     """
     found: list[Tensor] = []
     original = F.scaled_dot_product_attention
@@ -64,12 +64,12 @@ def record_attention() -> Iterator[list[Tensor]]:
 
 
 def attention_relevance(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """How much each token of the backbone's sequence bears on a logit, through all attention.
+    """Relevance of each token of the backbone's sequence to a logit, propagated through all attention layers.
 
-    The head's tokens start with their gradient times activation, where it is positive (its size, where none is), to
-    the sum 1: all of it at the class token where the head reads nothing else, as in the paper. From the last block to
-    the first, the relevance of a token goes on to the tokens it attends to by the mean over the heads of (gradient
-    times attention)+.
+    The relevance of the head's tokens starts as the positive part of gradient times activation (the magnitude, if no
+    token is positive), normalised to the sum 1; a head that reads the class token alone starts with 1 there, as in the
+    paper. From the last block to the first, it is passed on to the attended tokens by the positive part of gradient
+    times attention, averaged over the heads.
 
     Args:
         view: The model.
@@ -78,19 +78,19 @@ def attention_relevance(view: ModelView, inputs: Inputs, target: Tensor, part: s
         part: Part of the logits.
 
     Shape:
-        -> (B, T), not negative.
+        -> (B, T), non-negative.
 
     Raises:
-        UsageError: for a backbone without self-attention over all of its tokens, such as Swin or a convolutional net.
+        UsageError: for a backbone without self-attention over all tokens, such as Swin or a convolutional network.
     """
     with torch.enable_grad(), record_attention() as maps:
         tokens, mask = view.tokens(*inputs)
-        maps = list(maps)  # without an attention of the head
+        maps = list(maps)  # before the head, which may have an attention of its own
         logits = picked(view.part_logits(tokens, mask, part), target).sum()
     size = view.to_sequence(tokens.detach()[..., 0], mask).shape
     if not maps or any(weights.shape[0] != size[0] or weights.shape[-1] != size[1] for weights in maps):
         raise UsageError(
-            "the backbone has no self-attention over all of its tokens: method relevance; choose another --method"
+            "the backbone has no self-attention over all tokens: method relevance; choose another --method"
         )
     gradient, *gradients = torch.autograd.grad(logits, [tokens, *maps], allow_unused=True)
     relevance = view.to_sequence(_start(gradient * tokens.detach(), mask), mask)

@@ -1,7 +1,7 @@
-"""Attribution methods by name: how much each input, or each token of the backbone, bears on the logit of a class.
+"""Attribution methods by name: the relevance of each input, or of each token of the backbone, to the logit of a class.
 
-Methods on tokens (:data:`TOKEN_METHODS`) give scores of the backbone's sequence, the others (:data:`INPUT_METHODS`) of
-the inputs: pixels, or word embeddings. Gradients times input and integrated gradients are captum's.
+Methods in :data:`TOKEN_METHODS` score the tokens of the backbone, those in :data:`INPUT_METHODS` the inputs: pixels or
+word embeddings. Gradient times input and integrated gradients are computed by captum.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from sot_base.errors import UsageError
 from sot_visual.attention import attention_relevance
 from sot_visual.model_view import Inputs, ModelView, picked
 
-__all__ = ["INPUT_METHODS", "METHODS", "TOKEN_METHODS", "attribute"]
+__all__ = ["DEFAULT_METHOD", "INPUT_METHODS", "METHODS", "TOKEN_METHODS", "attribute"]
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_METHOD = "contributions"
 STEPS = 20  # of integrated gradients
 Method = Callable[[ModelView, Inputs, Tensor, str], Tensor]
 
@@ -40,20 +41,20 @@ def attribute(view: ModelView, inputs: Inputs, target: Tensor, method: str, part
         -> (B, T) for a method on tokens and for texts, (B, H, W) for images; finite.
 
     Raises:
-        UsageError: if the method is not one for this model.
+        UsageError: if the model does not support the method.
     """
     scores = METHODS[method](view, inputs, target, part)
     if not bool(torch.count_nonzero(scores)):
-        logger.warning("method %s, part %s: nothing bears on the logit, the gradient is 0 everywhere", method, part)
+        logger.warning("method %s, part %s: all scores are 0", method, part)
     return scores.detach().float().nan_to_num(0.0, 0.0, 0.0)
 
 
 def contributions(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """The exact contributions of the word tokens; the class token's logit, spread by its attention relevance.
+    """The exact contributions of the word tokens, plus the class token's logit distributed by attention relevance.
 
-    The parts of the words are `ClassificationHead.token_contributions`. The class token's part of the logit is one
-    number; it is divided among the tokens in proportion to :func:`attention_relevance`, and stays at the class token
-    where the backbone has no attention of that kind.
+    The scores of the words are `ClassificationHead.token_contributions`. The class token's part of the logit is a
+    single number: it is distributed over the tokens in proportion to :func:`attention_relevance`, or left at the class
+    token if the backbone has no such attention.
     """
     if view.head is None:
         raise UsageError("the model has no second-order head: method contributions; choose another --method")
@@ -66,9 +67,9 @@ def contributions(view: ModelView, inputs: Inputs, target: Tensor, part: str) ->
         scores = split.gather(1, target.view(-1, 1, 1).expand(-1, -1, split.shape[-1]))[:, 0]
     if not view.head.config.has_cls_token:
         return view.to_sequence(scores[:, 1:], mask)
-    if "cls" not in view.parts:  # the class token is a word among words, or all there is
-        words_only = view.head.fusion.uses_words
-        return view.to_sequence(scores, mask) if words_only else _spread(view, inputs, target, scores, mask, "both")
+    if "cls" not in view.parts:  # the class token is pooled with the words, unused, or the only token used
+        has_words = view.head.fusion.uses_words
+        return view.to_sequence(scores, mask) if has_words else _spread(view, inputs, target, scores, mask, "both")
     words = torch.cat((torch.zeros_like(scores[:, :1]), scores[:, 1:]), dim=1)
     parts = []
     if part in ("word", "both"):
@@ -89,7 +90,7 @@ def _spread(
     part: str,
     length: int | None = None,
 ) -> Tensor:
-    """Divide the class token's amount (B, 1), or the first of (B, T), among the tokens of the sequence."""
+    """Distribute the class token's score, the first column of ``amount``, over the tokens of the sequence."""
     try:
         share = attention_relevance(view, inputs, target, part)
     except UsageError:
@@ -100,10 +101,10 @@ def _spread(
 
 
 def grad_cam(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """Grad-CAM (arXiv:1610.02391) on the tokens that enter the last block, or without one on the head's tokens.
+    """Grad-CAM (arXiv:1610.02391) at the input of the last block, or HiResCAM at the head's tokens if there is none.
 
-    At the head's tokens each has its own gradient (HiResCAM, arXiv:2011.08891): a centred covariance does not change
-    when all tokens move together, so that the mean of their gradients, Grad-CAM's weight, is 0.
+    HiResCAM (arXiv:2011.08891) weights each token by its own gradient. Grad-CAM's weight, the mean of the gradients, is
+    0 for a centred covariance, which does not change when the same vector is added to all tokens.
     """
     found: list[Tensor] = []
 
@@ -130,7 +131,7 @@ def grad_cam(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tens
 
 
 def gradient_x_input(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """Gradient times input, summed over the channels."""
+    """Gradient times input, summed over channels."""
     captum = _captum()
     first, *others = inputs
     function = _part_function(view, part)
@@ -144,7 +145,7 @@ def gradient_x_input(view: ModelView, inputs: Inputs, target: Tensor, part: str)
 
 
 def integrated_gradients(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """Integrated gradients (arXiv:1703.01365) from a baseline without information, summed over the channels."""
+    """Integrated gradients (arXiv:1703.01365) from an uninformative baseline, summed over channels."""
     captum = _captum()
     first, *others = inputs
     options = {"baselines": view.baseline(first), "target": target, "n_steps": STEPS}
@@ -158,7 +159,7 @@ def integrated_gradients(view: ModelView, inputs: Inputs, target: Tensor, part: 
 
 
 def random_scores(view: ModelView, inputs: Inputs, target: Tensor, part: str) -> Tensor:
-    """Scores that mean nothing: what the other methods are compared with."""
+    """Random scores, the baseline of the other methods."""
     first = inputs[0]
     shape = first.shape if view.embedding is not None else (first.shape[0], *first.shape[2:])
     return torch.rand(shape, device=first.device)
@@ -168,7 +169,7 @@ def _captum() -> Any:
     try:
         return importlib.import_module("captum.attr")
     except ImportError as error:
-        raise UsageError("captum is missing: this method needs it; pip install captum") from error
+        raise UsageError("captum is not installed: this method needs it; pip install captum") from error
 
 
 def _part_function(view: ModelView, part: str) -> Callable[..., Tensor]:

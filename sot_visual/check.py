@@ -1,4 +1,4 @@
-"""Checks of attribution methods over a set of samples, beside random scores: a table and a picture."""
+"""Evaluation of attribution methods on a set of samples, compared with random scores: a table and a figure."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ SEED = 0  # of the random scores
 
 @dataclass(frozen=True)
 class MethodCheck:
-    """What a method achieves.
+    """The evaluation of one method.
 
     Attributes:
         method: Its name.
-        curves: Those of each sample.
-        deletion: Area under the deletion curve, smaller is better.
-        insertion: Area under the insertion curve, larger is better.
-        deletion_gain: The random scores' deletion area minus the method's, sample by sample; above 0 is better.
-        insertion_gain: The method's insertion area minus the random scores'; above 0 is better.
-        randomized: Rank correlation with the scores that a model of random weights gets; near 0 is right.
+        curves: Deletion and insertion curves of each sample.
+        deletion: Area under the deletion curve; smaller is better.
+        insertion: Area under the insertion curve; larger is better.
+        deletion_gain: Deletion area of random scores minus that of the method, paired by sample; larger is better.
+        insertion_gain: Insertion area of the method minus that of random scores; larger is better.
+        randomized: Rank correlation with the scores of a model with shuffled weights; should be near 0.
     """
 
     method: str
@@ -54,14 +54,13 @@ def check_methods(
     scores: Callable[[int, str, bool], Tensor],
     evaluate: Callable[[int, Tensor], Tensor],
 ) -> list[MethodCheck]:
-    """Check methods and random scores.
+    """Evaluate methods and random scores.
 
     Args:
         methods: Their names.
-        num_samples: How many samples there are.
-        scores: From the number of a sample, a method, and whether the weights are random, to the scores (U,) of its
-            parts.
-        evaluate: From the number of a sample and which parts are kept (S, U) to the probabilities of its class (S,).
+        num_samples: Number of samples.
+        scores: Maps the index of a sample, a method, and whether the weights are shuffled, to scores (U,) of its parts.
+        evaluate: Maps the index of a sample and the parts to keep (S, U) to the probabilities of its class (S,).
 
     Raises:
         UsageError: if there are no samples.
@@ -90,7 +89,7 @@ def check_methods(
 
 
 def usable_methods(try_method: Callable[[str], object], methods: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The methods that a model has, and why it lacks the others; of methods that are asked for, none may be lacking."""
+    """The methods that a model supports, and the reasons for the others; a requested method must be supported."""
     if methods:
         for name in methods:
             try_method(name)

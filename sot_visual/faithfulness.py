@@ -1,8 +1,8 @@
-"""Does an attribution mean something? Deletion and insertion curves, and the check by random weights.
+"""Faithfulness of attributions: deletion and insertion curves, and randomisation of the weights.
 
-Deletion removes what has the highest scores first: the probability of the class should fall early, the area under the
-curve be small. Insertion adds it first to an empty input: the area should be large (arXiv:1806.07421). An attribution
-that says something of the model must change when the weights are replaced by random ones (arXiv:1810.03292).
+Deletion removes the parts with the highest scores first; the probability of the class should drop early, so the area
+under the curve should be small. Insertion adds them first to an empty input; the area should be large
+(arXiv:1806.07421). An attribution that depends on the model changes when its weights are randomised (arXiv:1810.03292).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = 10
 
 @dataclass(frozen=True)
 class Curves:
-    """Probability of the class over the share of the input that was removed or added.
+    """Probability of the class as a function of the share of the input that was removed or added.
 
     Attributes:
         deletion: (STEPS + 1,) probabilities, from the whole input to nothing.
@@ -56,11 +56,11 @@ class Summary:
 
 
 def deletion_insertion(scores: Tensor, evaluate: Callable[[Tensor], Tensor]) -> Curves:
-    """Remove, and add, parts of one sample in the order of their scores.
+    """Remove and add the parts of one sample in descending order of their scores.
 
     Args:
         scores: Score of each part (U,).
-        evaluate: From which parts are kept (S, U) bool to the probabilities of the class (S,).
+        evaluate: Maps the parts to keep (S, U), bool, to the probabilities of the class (S,).
     """
     order = scores.argsort(descending=True, stable=True)
     rank = torch.empty_like(order)
@@ -72,7 +72,7 @@ def deletion_insertion(scores: Tensor, evaluate: Callable[[Tensor], Tensor]) -> 
 
 
 def mean_and_error(values: Sequence[float]) -> Summary:
-    """Mean and standard error; the error of a single value is not known."""
+    """Mean and standard error; NaN for the error of a single value."""
     array = np.asarray(values, dtype=np.float64)
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.nan
     return Summary(float(array.mean()) if len(array) else math.nan, error)
@@ -89,7 +89,7 @@ def rank_correlation(first: Tensor, second: Tensor) -> float:
 
 
 def shuffle_weights(model: nn.Module, seed: int = 0) -> nn.Module:
-    """A copy of a model with the entries of every parameter in random order: it keeps their scale and knows nothing."""
+    """A copy of a model with the entries of every parameter shuffled, which keeps their distribution."""
     generator = torch.Generator().manual_seed(seed)
     shuffled = copy.deepcopy(model)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What all pictures share: a figure without a display, fonts for any script, and writing a file whole."""
+"""Helpers of all figures: no display is needed, fonts for any script, files written atomically."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ __all__ = ["DPI", "fonts_for", "new_figure", "png_bytes", "quiet_glyphs", "save_
 logger = logging.getLogger(__name__)
 
 DPI = 120
-SCRIPTS = {"CJK": "CJK", "HIRAGANA": "CJK", "KATAKANA": "CJK", "HANGUL": "CJK"}  # of character names: of fonts' names
+SCRIPTS = {
+    "CJK": "CJK",
+    "HIRAGANA": "CJK",
+    "KATAKANA": "CJK",
+    "HANGUL": "CJK",
+}  # in names of characters: in names of fonts
 
 
 def new_figure(width: float, height: float, is_free: bool = False) -> Figure:
-    """A figure of that size in inches, its axes arranged by matplotlib unless it is free.
+    """A figure of this size in inches, with constrained layout unless ``is_free``.
 
     Raises:
         UsageError: if matplotlib is missing.
@@ -34,12 +39,12 @@ def new_figure(width: float, height: float, is_free: bool = False) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError("matplotlib is missing: a picture needs it; pip install matplotlib") from error
+        raise UsageError("matplotlib is not installed: a figure needs it; pip install matplotlib") from error
     return Figure(figsize=(width, height), layout=None if is_free else "constrained", dpi=DPI)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure; the suffix says the format, and the file appears whole or not at all.
+    """Write a figure atomically, in the format of the suffix.
 
     Raises:
         UsageError: for a format that matplotlib does not know.
@@ -61,14 +66,14 @@ def png_bytes(figure: Figure) -> bytes:
 
 @contextlib.contextmanager
 def quiet_glyphs() -> Iterator[None]:
-    """Without a warning of matplotlib for each letter that has no glyph; :func:`fonts_for` has named them all."""
+    """Silence matplotlib's warnings about missing glyphs, which :func:`fonts_for` has reported."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
 def fonts_for(text: str) -> list[str]:
-    """Families of installed fonts that together have the characters of a text, matplotlib's own first."""
+    """Families of installed fonts that cover the characters of a text, matplotlib's default first."""
     from matplotlib import font_manager
 
     families = ["DejaVu Sans"]
@@ -79,7 +84,7 @@ def fonts_for(text: str) -> list[str]:
         families += [name for name in installed if wanted in name.split() and name not in families][:1]
     missing = missing.difference(*map(_letters, families))
     if missing:
-        logger.warning("no installed font has %s: shown as boxes in the picture", " ".join(sorted(missing)))
+        logger.warning("no installed font has %s: shown as boxes in the figure", " ".join(sorted(missing)))
     return families
 
 

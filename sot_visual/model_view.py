@@ -9,34 +9,35 @@ from torch import Tensor, nn
 
 from sot_core import ClassificationHead
 
-__all__ = ["PARTS", "HeadInput", "Inputs", "ModelView", "capture_head_input", "picked", "same_places"]
+__all__ = ["PARTS", "PART_NAMES", "HeadInput", "Inputs", "ModelView", "capture_head_input", "picked", "same_places"]
 
 PARTS = ("cls", "word", "both")
+PART_NAMES = {"cls": "ClassT", "word": "WordT", "both": "ClassT + WordT"}  # as in figures of arXiv:2104.10935
 Inputs = tuple[Tensor, ...]
 HeadInput = tuple[Tensor, Tensor | None]
 
 
 def same_places(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The head reads the backbone's sequence as it is."""
+    """Identity, for heads that read the backbone's sequence unchanged."""
     return scores
 
 
 @dataclass(frozen=True)
 class ModelView:
-    """A classifier, cut where its head begins.
+    """A classifier, split into its backbone and its head.
 
     Attributes:
-        tokens: From inputs to what the head reads: tokens and padding mask; differentiable.
-        classify: From these to logits; differentiable.
-        head: The second-order head, None for another one.
-        embedding: Module whose output stands for inputs that are no real numbers (word embeddings); None for images.
-        baseline: Inputs without information, for integrated gradients; as the first input.
-        to_sequence: From scores of the head's tokens (B, T) and their mask to those of the tokens in the backbone.
-        last_block: The backbone's last block, whose input Grad-CAM reads; None: the head's tokens.
-        time_first: Whether the block has its tokens in the first dimension.
+        tokens: Maps inputs to what the head reads, tokens and padding mask; differentiable.
+        classify: Maps tokens and padding mask to logits; differentiable.
+        head: The second-order head; None for any other head.
+        embedding: The module of the word embeddings, whose output is explained; None for images.
+        baseline: Maps the first input to an uninformative one, for integrated gradients.
+        to_sequence: Maps scores of the head's tokens (B, T) and their mask to scores of the backbone's tokens.
+        last_block: The backbone's last block, whose input Grad-CAM reads; None: Grad-CAM reads the head's tokens.
+        time_first: Whether the input of the last block is (T, B, D).
 
     Shape:
-        Inputs are tensors (B, ...), of which the first is explained; tokens (B, T, D), mask (B, T), logits (B, K).
+        Inputs are tensors (B, ...), the first of which is explained; tokens (B, T, D), mask (B, T), logits (B, K).
     """
 
     tokens: Callable[..., HeadInput]
@@ -50,7 +51,7 @@ class ModelView:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of :data:`PARTS` that the logits have: class token, words, and both together."""
+        """The members of :data:`PARTS` into which the logits can be split; ``both`` alone if they cannot."""
         if self.head is None or self.head.fusion.pools_cls:
             return ("both",)
         return PARTS if self.head.fusion.uses_cls and self._has_words else ("both",)

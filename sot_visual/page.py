@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: a table with a search field, sorted by a click on a heading; nothing is loaded."""
+"""Self-contained HTML pages: a sortable table with a search field, without external resources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+
+from sot_visual.scale import RIGHT, WRONG
 
 __all__ = ["Cell", "embed_png", "make_page"]
 
@@ -18,12 +20,12 @@ table { border-collapse: collapse; margin-top: .8rem; width: 100%; }
 th, td { border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: start; vertical-align: top; }
 th { background: #fff; cursor: pointer; position: sticky; top: 0; white-space: nowrap; }
 th[aria-sort=ascending]::after { content: " \\25b2"; } th[aria-sort=descending]::after { content: " \\25bc"; }
-.right { color: #14692a; } .wrong { color: #b00020; }
+.right { color: RIGHT; } .wrong { color: WRONG; }
 .row { display: flex; gap: .6rem; } .part { color: #555; flex: none; font-size: .8rem; width: 7.5rem; }
 .text { flex: 1; overflow-wrap: anywhere; } .word { border-radius: .2rem; color: #000; padding: 0 .1rem; }
 .legend { border: 1px solid #bbb; display: inline-block; height: .9rem; vertical-align: middle; width: 8rem; }
 img { height: auto; max-width: 100%; }
-"""
+""".replace("RIGHT", RIGHT).replace("WRONG", WRONG)
 SCRIPT = """
 const table = document.querySelector("table.sortable");
 if (table) {
@@ -58,8 +60,8 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        html: What it shows, escaped.
-        key: What it is sorted by and searched for, plain text.
+        html: Its content as HTML, already escaped.
+        key: Plain text by which it is sorted and searched.
     """
 
     html: str
@@ -73,13 +75,13 @@ class Cell:
 
 
 def make_page(title: str, note_html: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A page with one table; without rows the note alone.
+    """A page with one table, or the note alone if there are no rows.
 
     Args:
         title: Plain text.
         note_html: HTML under the title.
         headings: Plain text of the columns.
-        rows: The cells of each row, as many as headings.
+        rows: The cells of each row, one for each heading.
     """
     table = ""
     if rows:
@@ -104,5 +106,5 @@ def _row(cells: Sequence[Cell]) -> str:
 
 
 def embed_png(data: bytes, description: str) -> str:
-    """An image inside the page."""
+    """An ``img`` element with the PNG data inline."""
     return f'<img alt="{escape(description)}" src="data:image/png;base64,{b64encode(data).decode("ascii")}">'

@@ -1,4 +1,4 @@
-"""Plots of runs and predictions: curves, confusion, calibration, and what a normalisation does to singular values."""
+"""Plots of runs and predictions: learning curves, confusion, calibration, and spectra of singular values."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Rows], path: Path, metric: str = "eval_top1", title: str = "top-1") -> bool:
-    """Draw loss and metric of runs over their epochs, if matplotlib is installed.
+    """Plot loss and metric of runs over their epochs, if matplotlib is installed.
 
     Args:
         runs: Name and rows of each run, with ``epoch``, ``train_loss``, ``eval_loss`` and the metric.
-        path: The picture to write.
+        path: The figure to write.
         metric: The column of the metric.
-        title: What it is called.
+        title: Name of the metric in the figure.
 
     Returns:
         Whether it was written.
@@ -56,7 +56,7 @@ def draw_curves(runs: Mapping[str, Rows], path: Path, metric: str = "eval_top1",
 
 
 def draw_confusion(counts: Tensor, class_names: Sequence[str], path: str | Path) -> None:
-    """Draw scikit-learn's confusion matrix, rows in percent of each class's images.
+    """Draw scikit-learn's confusion matrix, each row in percent of the images of its class.
 
     Classes without images that are never predicted are left out. More than 20 classes are drawn without numbers, more
     than 100 without names.
@@ -64,10 +64,10 @@ def draw_confusion(counts: Tensor, class_names: Sequence[str], path: str | Path)
     Args:
         counts: (K * K,) or (K, K), row: true class.
         class_names: (K,) names.
-        path: The picture to write; its suffix says the format.
+        path: The figure to write; its suffix says the format.
 
     Raises:
-        UsageError: if matplotlib is missing or does not know the format.
+        UsageError: if matplotlib is not installed or does not know the format.
     """
     display_class = _sklearn("metrics").ConfusionMatrixDisplay
     counts = counts.view(len(class_names), -1).cpu()
@@ -92,18 +92,18 @@ def draw_confusion(counts: Tensor, class_names: Sequence[str], path: str | Path)
 
 
 def draw_calibration(confidence: np.ndarray, correct: np.ndarray, path: str | Path) -> float:
-    """Draw how often predictions of a confidence are right, by scikit-learn's display, and how often it occurs.
+    """Draw a reliability diagram, scikit-learn's calibration display, with a histogram of the confidence.
 
     Args:
         confidence: (R,) probability of each predicted class.
-        correct: (R,) bool, whether it is right.
-        path: The picture to write.
+        correct: (R,) bool, whether the prediction is right.
+        path: The figure to write.
 
     Returns:
-        The expected calibration error: the mean distance of confidence and accuracy over ten bins.
+        The expected calibration error: the mean gap between confidence and accuracy over ten bins, weighted by size.
 
     Raises:
-        UsageError: if matplotlib is missing or does not know the format.
+        UsageError: if matplotlib is not installed or does not know the format.
     """
     figure = new_figure(5, 5.5)
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
@@ -120,16 +120,16 @@ def draw_calibration(confidence: np.ndarray, correct: np.ndarray, path: str | Pa
 
 
 def draw_spectrum(before: np.ndarray, after: np.ndarray, path: str | Path, title: str = "") -> None:
-    """Draw the singular values of the matrices before and after their normalisation, on a logarithmic scale.
+    """Plot singular values before and after a normalisation, on a logarithmic scale.
 
     Args:
         before: (R, r) singular values in descending order.
-        after: (R, r) those of the same matrices after the normalisation.
-        path: The picture to write.
-        title: Stands above it.
+        after: (R, r) singular values of the same matrices after the normalisation.
+        path: The figure to write.
+        title: Title of the figure.
 
     Raises:
-        UsageError: if matplotlib is missing or does not know the format.
+        UsageError: if matplotlib is not installed or does not know the format.
     """
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
@@ -153,4 +153,4 @@ def _sklearn(module: str) -> Any:
         return importlib.import_module(f"sklearn.{module}")
     except ImportError as error:
         name = (error.name or "matplotlib").partition(".")[0]
-        raise UsageError(f"{name} is missing: the picture needs it; pip install {name}") from error
+        raise UsageError(f"{name} is not installed: the figure needs it; pip install {name}") from error

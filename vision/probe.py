@@ -3,10 +3,10 @@ r"""Train heads on the stored token states of a frozen image model, and save the
 python vision/probe.py DIR --model efficientnet_lite0 --heads cls mgcrp --output-dir out/probe
 python vision/probe.py DIR --model vit_small_patch16_224 --pretrained --heads cls gap mgcrp --lr 3e-4 1e-3 3e-3
 
-``efficientnet_lite0`` comes with its package; any other model is timm's with ``--pretrained``, or has the weights of
-``--checkpoint``. The first run keeps the states of the images in a store; later ones read them from there. Heads,
-options and the table are those of every side: docs/probing.md. ``OUTPUT_DIR/model/model_best.pth.tar`` is what
-vision/validate.py, predict.py and export.py take.
+The weights of ``efficientnet_lite0`` come with a Python package; any other timm model needs ``--pretrained`` or
+``--checkpoint``. The first run stores the token states of the images, later ones read them. docs/probing.md describes
+heads, options and the table. ``OUTPUT_DIR/model/model_best.pth.tar`` can be read by vision/validate.py, predict.py and
+export.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from vision.probing.probe_data import ImageStates, source_digest
 
 __all__ = ["ImageProbe", "main", "probe_parser"]
 
-ENCODING = 1  # goes up when the same model gives other states, so that old ones are not found again
+ENCODING = 1  # increased when the states of a model change, so that old ones are not reused
 
 
 def probe_parser() -> Parser:
@@ -53,13 +53,13 @@ def probe_parser() -> Parser:
     parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
     parser.add_argument("--model", required=True, help="efficientnet_lite0, or the name of a timm model")
     parser.add_argument("--pretrained", action="store_true", help="released weights of a timm model")
-    parser.add_argument("--checkpoint", help="file of the model's weights, instead")
+    parser.add_argument("--checkpoint", help="file with weights of the model, instead of --pretrained")
     parser.add_argument("--output-dir", required=True, type=Path, help="the folder for results.json and the model")
     add_source_options(parser, train=True, labels=True)
-    parser.add_argument("--multi-label", action="store_true", help="images have several classes, or none: metadata.csv")
+    parser.add_argument("--multi-label", action="store_true", help="multi-label data, with a metadata.csv")
     add = parser.add_argument_group("images").add_argument
     add("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
-    add("--encode-batch", type=positive_int, default=32, help="images that the model reads at once")
+    add("--encode-batch", type=positive_int, default=32, help="images in a forward pass")
     add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
     add_max_pixels(add)
     add_probe_options(parser)
@@ -67,7 +67,7 @@ def probe_parser() -> Parser:
 
 
 class ImageProbe:
-    """A timm model and labelled images, as `sot_probe.command.run_probe` wants them.
+    """A timm model and labelled images, for `sot_probe.command.run_probe`.
 
     Args:
         args: The command line.
@@ -120,9 +120,18 @@ class ImageProbe:
     def _own_words(self, data_dir: str | None) -> list[str]:
         args = self.args
         words = [data_dir] if data_dir else []
-        names = ("model", "checkpoint", "dataset", "img_size", "train_split", "val_split")
-        defaults = {"train_split": "train", "val_split": "val"}
-        given = [(name, getattr(args, name)) for name in names if getattr(args, name) not in (None, defaults.get(name))]
+        names = (
+            "model",
+            "checkpoint",
+            "dataset",
+            "img_size",
+            "train_split",
+            "val_split",
+            "label_column",
+            "encode_batch",
+        )
+        defaults = {name: probe_parser().get_default(name) for name in names}
+        given = [(name, getattr(args, name)) for name in names if getattr(args, name) not in (None, defaults[name])]
         words += [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
         return words + [f"--{name.replace('_', '-')}" for name in ("pretrained", "multi_label") if getattr(args, name)]
 
@@ -145,7 +154,7 @@ class ImageProbe:
         return {"f1_micro": 100.0 * micro, "f1_macro": 100.0 * macro, "exact": 100.0 * float(exact)}
 
     def warnings(self, predictions: np.ndarray, targets: np.ndarray, where: str) -> list[str]:
-        """Whether all predictions are the same."""
+        """Warn if all predictions are the same."""
         if (predictions == predictions[0]).all() and not (targets == targets[0]).all():
             return [f"all {len(predictions)} predictions of {where} are the same: the head has collapsed"]
         return []

@@ -1,4 +1,4 @@
-"""Show what of an image a classifier goes by: a picture, or one page that needs no other file.
+"""Show which regions of an image a prediction depends on, in a figure or a self-contained HTML page.
 
 python vision/visualize.py PHOTO.jpg FOLDER --checkpoint out/train/RUN/model_best.pth.tar --output maps.png
 python vision/visualize.py PHOTO.jpg --model deit_tiny_distilled_patch16_224 --pretrained --method relevance
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
@@ -19,9 +19,10 @@ import torch
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.names import name_key
-from sot_visual.attribution import METHODS, attribute
+from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
+from sot_visual.outputs import check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
 from vision.cli.config_file import Parser, parse_args
@@ -36,21 +37,16 @@ from vision.visualization.explain import explain_images
 from vision.visualization.image_model import ImageModel
 from vision.visualization.picture import MAX_COLUMNS, CaptionedImage, draw_images, image_page
 
-DEFAULT_METHOD = "contributions"
-PAGES = (".html", ".htm")
-
 
 def visualize_parser() -> Parser:
     """The parser of ``vision/visualize.py``."""
-    parser = Parser(prog="visualize.py", description="Show what of an image a classifier goes by.")
+    parser = Parser(prog="visualize.py", description=__doc__.split("\n")[0])
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
     parser.add_argument("--model", help="the model, where the checkpoint does not say it")
     parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--method", choices=METHODS, default=DEFAULT_METHOD, help="how places are scored")
-    parser.add_argument(
-        "--class", dest="target", metavar="NAME", help="class that is explained; default: the predicted"
-    )
-    parser.add_argument("--limit", type=positive_int, default=200, help="images that are read")
+    parser.add_argument("--method", choices=METHODS, default=DEFAULT_METHOD, help="attribution method")
+    parser.add_argument("--class", dest="target", metavar="NAME", help="class to explain; default: the predicted one")
+    parser.add_argument("--limit", type=positive_int, default=200, help="maximum number of images")
     parser.add_argument(
         "--output",
         nargs="+",
@@ -58,9 +54,17 @@ def visualize_parser() -> Parser:
         default=["maps.png"],
         help=f".html, .png, .svg or .pdf; a picture has the first {MAX_COLUMNS} images",
     )
-    parser.add_argument("--check", action="store_true", help="test the methods on the images; --output gets the curves")
-    parser.add_argument("--spectrum", metavar="FILE", help="draw the singular values before and after the norm alone")
-    parser.add_argument("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all it has")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="evaluate the methods by deletion and insertion; --output receives the curves",
+    )
+    parser.add_argument(
+        "--spectrum", metavar="FILE", help="only plot the singular values before and after the normalisation"
+    )
+    parser.add_argument(
+        "--check-methods", nargs="+", choices=METHODS, help="methods to evaluate; default: all that the model supports"
+    )
     add_checkpoint_options(parser)
     add_image_options(parser)
     add_device_options(parser)
@@ -72,7 +76,7 @@ def visualize_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and visualise."""
     args = parse_args(visualize_parser(), argv)
-    outputs = _check_outputs(args)
+    outputs = check_outputs(args.output, figures_only=args.check)
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)
@@ -88,16 +92,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         found = _explain(args, trained, model, paths, names, chosen)
         _write(found, outputs, f"{trained.recipe['name']}, {args.method.replace('_', ' ')}", args.method)
-
-
-def _check_outputs(args: Namespace) -> list[Path]:
-    outputs = [Path(path) for path in args.output]
-    for path in outputs:
-        if path.suffix.lower() not in (*PAGES, ".png", ".svg", ".pdf"):
-            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
-        if args.check and path.suffix.lower() in PAGES:
-            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
-    return outputs
 
 
 def _explain(
@@ -134,10 +128,10 @@ def _write(found: Sequence[CaptionedImage], outputs: Sequence[Path], title: str,
     if not found:
         raise UsageError("no image could be read: the command line; give others")
     for path in outputs:
-        if path.suffix.lower() in PAGES:
+        if is_page(path):
             with atomic_file(path) as temporary:
                 text = image_page(found, title, method)
-                temporary.write_text(text, encoding="utf-8", errors="replace")  # names of files may be any bytes
+                temporary.write_text(text, encoding="utf-8", errors="replace")  # file names may be any bytes
         else:
             save_figure(draw_images(found[:MAX_COLUMNS], title), path)
         sys.stderr.write(f"wrote {path}\n")
@@ -154,12 +148,14 @@ def _find_class(names: Sequence[str], wanted: str | None) -> int | None:
 
 
 def _truth(path: Path, names: Sequence[str]) -> str | None:
-    """The class that an image's folder names, or the synset that its name begins with; None for neither."""
+    """The label by the image's folder, or by the synset that its file name begins with; None if neither is a class."""
     candidates = (path.absolute().parent.name, path.name.split("_")[0])
     return next((name for name in candidates if name in names), None)
 
 
-def _load(args: Namespace, trained: TrainedModel, paths: Sequence[Path], device: torch.device) -> object:
+def _load(
+    args: Namespace, trained: TrainedModel, paths: Sequence[Path], device: torch.device
+) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
     source = PathSource(paths, args.max_pixels)
     workers = min(default_workers(args.workers), len(paths) // args.batch_size)
     return create_eval_loader(

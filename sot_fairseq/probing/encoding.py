@@ -1,4 +1,4 @@
-"""fairseq's part of a probe: the encoder that makes token states, and the heads that read them."""
+"""The fairseq part of a probe: the encoder and the heads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sot_probe.store_writer import SplitPlan, plan_batches
 
 __all__ = ["ProbeTask", "SplitRows"]
 
-ENCODING = 2  # goes up when the same encoder gives other states, so that old ones are not found again
+ENCODING = 2  # increased when the states of an encoder change, so that old ones are not reused
 SCRATCH_SEED = 1  # draws the weights of a scratch encoder
 HEAD = "head"
-MAX_TOKENS = 4096  # computed at once, padding included
+MAX_TOKENS = 4096  # in a batch, padding included
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Encoding:
 
     @torch.no_grad()
     def encode(self, split: str, rows: np.ndarray) -> list[Tensor]:
-        """The states of some rows as the heads get them in training."""
+        """Encode rows, as in training."""
         tokens, pad = self.task.splits[split].tokens, self.task.task.source_dictionary.pad()
         batch = nn.utils.rnn.pad_sequence([tokens[row] for row in rows], batch_first=True, padding_value=pad)
         features, extra = self.model.encoder(batch.to(self.task.device), features_only=True, return_all_hiddens=True)

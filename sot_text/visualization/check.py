@@ -1,4 +1,4 @@
-"""Do the scores of words mean something? Deletion and insertion of words, and random weights, over a set of texts."""
+"""Evaluation of word attributions on a set of texts: deletion and insertion of words, and randomised weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["check_text"]
 def check_text(
     model: TextModel, rows: Sequence[tuple[str, ...]], methods: Sequence[str], batch_size: int
 ) -> list[MethodCheck]:
-    """Check methods on texts of at least two words, for the class that the model predicts.
+    """Evaluate methods on texts of at least two words, for the predicted class.
 
-    Words are removed with their tokens; special tokens stay.
+    The tokens of removed words are left out of the sequence; special tokens are kept.
 
     Raises:
-        UsageError: if no text has two words, or a method is not one for this model.
+        UsageError: if no text has two words, or the model does not support a method.
     """
     samples = [(item, group_words(item.texts, item.spans)) for item in model.encode(rows)]
     samples = [(item, words) for item, words in samples if len(words) > 1]
@@ -50,7 +50,7 @@ def check_text(
 def _probabilities(
     model: TextModel, item: EncodedText, words: Sequence[Word], kept: Tensor, target: int, batch_size: int
 ) -> Tensor:
-    """Probability of the class for each choice of words (S, U): (S,)."""
-    choices, inverse = torch.unique(kept, dim=0, return_inverse=True)  # short texts have few
+    """Probability of the class for each subset of the words (S, U): (S,)."""
+    choices, inverse = torch.unique(kept, dim=0, return_inverse=True)  # subsets of short texts repeat
     logits = model.logits([reencode(item, words, choice) for choice in choices], batch_size)
     return model.probabilities(logits)[:, target][inverse]

@@ -17,25 +17,25 @@ from sot_text.glue import GLUE_TASKS, GlueTask, get_task
 from sot_text.read_input import read_lines, read_task_file
 from sot_text.tsv import read_tsv
 from sot_text.visualization.check import check_text
-from sot_text.visualization.explain import ROW_NAMES, Explanation, explain, find_class
+from sot_text.visualization.explain import Explanation, explain, find_class
 from sot_text.visualization.picture import MAX_ITEMS, draw_items
 from sot_text.visualization.render import as_page, as_terminal
 from sot_text.visualization.text_model import TextModel
-from sot_visual.attribution import METHODS, attribute
+from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
+from sot_visual.model_view import PARTS
+from sot_visual.outputs import check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
 
-__all__ = ["DEFAULT_METHOD", "run_visualize", "visualize_parser"]
+__all__ = ["run_visualize", "visualize_parser"]
 
-DEFAULT_METHOD = "contributions"
-TEXT_SUFFIXES = (".html", ".htm")
 Row = tuple[str, ...]
 
 
 def visualize_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The options that both sides have."""
+    """The parser with the options that both commands share."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
     add = parser.add_argument
     add("checkpoint", help="the folder of a training, or a checkpoint in it")
@@ -43,14 +43,18 @@ def visualize_parser(prog: str, description: str) -> argparse.ArgumentParser:
     add("--task", help=f"the GLUE task of the file ({', '.join(GLUE_TASKS)}); default: the model's")
     add("--text-columns", metavar="A[,B]", help="names of one or two columns, as in the file's line 1")
     add("--label-column", help="name of the column of labels, beside --text-columns")
-    add("--limit", type=_positive, default=200, help="rows of the file that are read (default: %(default)s)")
+    add("--limit", type=_positive, default=200, help="maximum number of rows of the file (default: %(default)s)")
     add("--method", choices=METHODS, default=DEFAULT_METHOD, help="how words are scored (default: %(default)s)")
-    add("--class", dest="target", metavar="NAME", help="class whose logit is explained; default: the predicted one")
-    add("--rows", nargs="+", choices=ROW_NAMES, help="parts of the logit to show; default: all that the model has")
+    add("--class", dest="target", metavar="NAME", help="class to explain; default: the predicted one")
+    add("--rows", nargs="+", choices=PARTS, help="parts of the logit to show; default: all of the model")
     add("--output", nargs="+", metavar="FILE", help=".html, .png, .svg or .pdf; default: colours in the terminal")
-    add("--check", action="store_true", help="test the methods on the texts; --output gets the curves")
-    add("--check-methods", nargs="+", choices=METHODS, help="methods to test; default: all that the model has")
-    add("--spectrum", metavar="FILE", help="draw the singular values before and after the normalisation, nothing else")
+    add(
+        "--check",
+        action="store_true",
+        help="evaluate the methods on the texts; --output receives the curves",
+    )
+    add("--check-methods", nargs="+", choices=METHODS, help="methods to evaluate; default: all that the model supports")
+    add("--spectrum", metavar="FILE", help="only plot the singular values before and after the normalisation")
     add("--batch-size", type=_positive, default=16, help="rows computed at once (default: %(default)s)")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
@@ -68,14 +72,13 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
 
     Args:
         args: The options of :func:`visualize_parser`.
-        load: Gives the model, the task that it was trained on and its number of texts a row, where they are known.
+        load: Returns the model, its task and the number of texts in a row, each of the last two None if unknown.
 
     Raises:
-        UsageError: for options or input that do not fit the model.
+        UsageError: if options or input do not fit the model.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    outputs = [Path(path) for path in args.output or ()]
-    _check_outputs(outputs, args.check)
+    outputs = check_outputs(args.output or (), figures_only=args.check)
     model, task, num_inputs = load()
     rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
     if args.check:
@@ -95,7 +98,7 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
         return
     title, found = f"{Path(args.checkpoint).name}: {_name(args.input)}", list(items)
     for path in outputs:
-        if path.suffix.lower() in TEXT_SUFFIXES:
+        if is_page(path):
             with atomic_file(path) as temporary:
                 temporary.write_text(as_page(found, title, args.method), encoding="utf-8")
         else:
@@ -105,14 +108,6 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
 
 def _name(path: str) -> str:
     return "standard input" if path == "-" else Path(path).name
-
-
-def _check_outputs(outputs: Sequence[Path], is_check: bool) -> None:
-    for path in outputs:
-        if is_check and path.suffix.lower() in TEXT_SUFFIXES:
-            raise UsageError(f"a page where curves are drawn: --check --output {path}; give .png, .svg or .pdf")
-        if path.suffix.lower() not in (*TEXT_SUFFIXES, ".png", ".svg", ".pdf"):
-            raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
 
 
 def _read(

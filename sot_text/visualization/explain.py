@@ -1,4 +1,4 @@
-"""Predictions of texts with the scores of their words."""
+"""Predictions for texts, with scores of the words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from sot_text.visualization.text_model import EncodedText, TextModel
 from sot_text.visualization.words import Word, group_words
 from sot_visual.attribution import attribute
 
-__all__ = ["ROW_NAMES", "Explanation", "explain", "find_class", "word_scores"]
-
-ROW_NAMES = {"cls": "ClassT", "word": "WordT", "both": "ClassT + WordT"}
+__all__ = ["Explanation", "explain", "find_class", "word_scores"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,12 @@ class Explanation:
     Attributes:
         texts: The text, or the two of a pair.
         words: Their words.
-        scores: By part of the logits (``cls``, ``word``, ``both``) the score of each word.
-        explained: Name of the class whose logit the scores are of; empty for regression.
-        prediction: What the model says.
-        without_words: What the class token's part of the logits says alone; None where there is no such part.
+        scores: The score of each word, by part of the logits (``cls``, ``word``, ``both``).
+        explained: Name of the explained class; empty for regression.
+        prediction: Predicted class, or number.
+        without_words: Prediction from the class token's part of the logits; None if the logits do not split.
         probability: Probability of the explained class; the number itself for regression.
-        truth: The label, None if not known.
+        truth: The label; None if not known.
     """
 
     texts: tuple[str, ...]
@@ -45,14 +43,14 @@ class Explanation:
 
     @property
     def right(self) -> bool | None:
-        """Whether the prediction is the label; None where there is none, or it is a number."""
+        """Whether the prediction is the label; None without a label, or for regression."""
         if self.truth is None or not self.explained:
             return None
         return name_key(self.truth) == name_key(self.prediction)
 
 
 def find_class(model: TextModel, name: str | None) -> int | None:
-    """The number of a class by its name; None for the predicted one.
+    """The index of a class by its name; None if no name is given.
 
     Raises:
         UsageError: if there is no such class.
@@ -75,18 +73,18 @@ def explain(
     chosen: int | None = None,
     batch_size: int = 16,
 ) -> Iterator[Explanation]:
-    """Explain rows one after the other, a batch at a time.
+    """Explain rows, a batch at a time.
 
     Args:
         model: The model.
         rows: Texts or pairs.
-        truths: The label of each row, None where it is not known.
+        truths: The label of each row; None if not known.
         method: A name in `sot_visual.attribution.METHODS`.
-        chosen: Class whose logit is explained; None: the predicted one.
+        chosen: Index of the class to explain; None: the predicted one.
         batch_size: Rows of a batch.
 
     Raises:
-        UsageError: if the method is not one for this model.
+        UsageError: if the model does not support the method.
     """
     view = model.view()
     for start in range(0, len(rows), batch_size):
@@ -114,12 +112,12 @@ def explain(
 
 
 def word_scores(words: Sequence[Word], scores: Tensor) -> Tensor:
-    """The score of each word, the sum over its sub-words (U,), from those of the tokens (T,)."""
+    """Scores of the words (U,), each the sum over its sub-words, from scores of the tokens (T,)."""
     return torch.stack([scores[list(word.tokens)].sum() for word in words]) if words else scores.new_zeros(0)
 
 
 def _known(model: TextModel, truth: str | None) -> str | None:
-    """A label that the model has, or None: test files hold placeholders."""
+    """The label if it is one of the model's, else None: test files have placeholders."""
     if truth is None or not model.labels:
         return truth
     keys = {name_key(label) for label in model.labels}
@@ -127,6 +125,6 @@ def _known(model: TextModel, truth: str | None) -> str | None:
 
 
 def reencode(item: EncodedText, words: Sequence[Word], kept: Tensor) -> EncodedText:
-    """A text of which only some words (U,) bool are kept, with all special tokens."""
+    """The text with only the words in ``kept`` (U,), bool, and all special tokens."""
     dropped = {place for word, keep in zip(words, kept.tolist(), strict=True) if not keep for place in word.tokens}
     return item.keep([place for place in range(len(item.spans)) if place not in dropped])

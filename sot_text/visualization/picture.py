@@ -1,4 +1,4 @@
-"""Explanations as a picture: coloured words in lines, from right to left where the text is written so."""
+"""Explanations as a figure: lines of coloured words, right to left for right-to-left scripts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sot_text.visualization.explain import ROW_NAMES, Explanation
+from sot_text.visualization.explain import Explanation
 from sot_text.visualization.render import colored_pieces, printable
 from sot_visual.figures import DPI, fonts_for, new_figure, quiet_glyphs
-from sot_visual.scale import hex_color
+from sot_visual.model_view import PART_NAMES
+from sot_visual.scale import RIGHT, WRONG, hex_color
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_ITEMS", "draw_items", "is_right_to_left"]
 
 Piece = tuple[str, float | None, float]
-MAX_ITEMS = 50  # of one picture
-WIDTH, MARGIN, LABEL = 1080, 18, 145  # pixels; of the picture, around it, of the name of a row
-LINE, GAP, SIZE = 24, 10, 10  # pixels of a line and between items; points of the letters
+MAX_ITEMS = 50  # of one figure
+WIDTH, MARGIN, LABEL = 1080, 18, 145  # pixels: figure, margin around it, column of row names
+LINE, GAP, SIZE = 24, 10, 10  # pixels: line, gap between items; font size in points
 
 
 def is_right_to_left(text: str) -> bool:
@@ -33,10 +34,9 @@ def is_right_to_left(text: str) -> bool:
 
 
 def in_visual_order(pieces: Sequence[Piece], right_to_left: bool) -> list[Piece]:
-    """Pieces of a line from left to right, as they are seen: Unicode's bidirectional algorithm, word by word.
+    """Pieces of a line in visual order, from left to right: Unicode's bidirectional algorithm at the level of words.
 
-    Words of the line's other direction form runs, together with what is between them; numbers and signs take the
-    direction around them.
+    Neighbouring words of one direction form a run; numbers and punctuation take the direction of their neighbours.
     """
     known = [_direction(text) for text, _, _ in pieces]
     resolved = []
@@ -60,11 +60,11 @@ def _direction(text: str) -> bool | None:
 
 
 def draw_items(items: Sequence[Explanation], title: str) -> Figure:
-    """Draw items below each other: prediction, right or wrong, and a line of coloured words for each part.
+    """Draw items one below the other: the prediction, and a line of coloured words for each part of the logit.
 
     Args:
-        items: At most :data:`MAX_ITEMS` of them.
-        title: Stands above them.
+        items: At most :data:`MAX_ITEMS` items.
+        title: Title of the figure.
     """
     letters = "".join(letter for item in items for letter in "".join((*item.texts, item.prediction, item.truth or "")))
     options = {"fontsize": SIZE, "family": fonts_for(printable(letters)), "va": "center"}
@@ -73,16 +73,15 @@ def draw_items(items: Sequence[Explanation], title: str) -> Figure:
     canvas.legend()
     canvas.y += LINE + GAP
     for item in items:
-        mark, color = {True: ("right", "#14692a"), False: (f"wrong: {item.truth}", "#b00020"), None: ("", "black")}[
-            item.right
-        ]
+        marks = {True: ("right", RIGHT), False: (f"wrong: {item.truth}", WRONG), None: ("", "black")}
+        mark, color = marks[item.right]
         said = f"{item.prediction}  {mark}".strip()
         if item.without_words is not None:
             said += f"   (without the words: {item.without_words})"
         canvas.say(printable(said), MARGIN, color=color)
         canvas.y += LINE
         for part in item.scores:
-            canvas.say(ROW_NAMES[part], MARGIN, color="#555555")
+            canvas.say(PART_NAMES[part], MARGIN, color="#555555")
             for number, text in enumerate(item.texts):
                 pieces = list(colored_pieces(item, part, number)) if text.strip() else [("(empty)", None, 0.0)]
                 canvas.words(pieces, is_right_to_left(text))
@@ -91,7 +90,7 @@ def draw_items(items: Sequence[Explanation], title: str) -> Figure:
 
 
 class _Canvas:
-    """Words placed by their measured width, in pixels from the top left."""
+    """Places words by their measured width, in pixels from the top left."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,7 +103,7 @@ class _Canvas:
         self._text = Text(figure=self._probe, **options)
 
     def width(self, text: str) -> float:
-        """Width of a text in pixels; that of blanks at its ends counts."""
+        """Width of a text in pixels, including blanks at its ends."""
         with quiet_glyphs():
             self._text.set_text(f"|{text}|")
             framed = self._text.get_window_extent(self._renderer).width
@@ -112,11 +111,11 @@ class _Canvas:
             return float(framed - self._text.get_window_extent(self._renderer).width)
 
     def say(self, text: str, x: float, **options: Any) -> None:
-        """Put a text on the present line."""
+        """Put a text on the current line."""
         self.marks.append((x, self.y, text, options))
 
     def legend(self) -> None:
-        """The colours from weak to strong, at the right end of the present line."""
+        """Put the colour legend at the right end of the current line."""
         right: float = WIDTH - MARGIN
         for index, name in enumerate(("strong", "", "", "", "weak")):
             text = f" {name or '      '} "
@@ -124,7 +123,7 @@ class _Canvas:
             self.say(text, right, bbox=_box(1 - index / 4))
 
     def words(self, pieces: Sequence[Piece], right_to_left: bool) -> None:
-        """Put coloured words on the present line and the next ones, and go to the line after them."""
+        """Put coloured words on the current line, with line breaks, and start a new line."""
         room = WIDTH - 2 * MARGIN - LABEL
         line: list[Piece] = []
         used = 0.0
@@ -152,7 +151,7 @@ class _Canvas:
         return self.width(text) + (3 if strength is not None else 0)
 
     def figure(self) -> Figure:
-        """The picture."""
+        """The figure."""
         height = self.y + MARGIN
         figure = new_figure(WIDTH / DPI, height / DPI, is_free=True)
         for x, y, text, options in self.marks:

@@ -1,4 +1,4 @@
-"""Explanations on a page, and with colours in the terminal."""
+"""Explanations as an HTML page, and coloured in the terminal."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from sot_text.visualization.explain import ROW_NAMES, Explanation
+from sot_text.visualization.explain import Explanation
+from sot_visual.model_view import PART_NAMES
 from sot_visual.page import Cell, make_page
 from sot_visual.scale import STRONG, WEAK, hex_color, mix_colors, to_strength
 
 __all__ = ["colored_pieces", "as_page", "as_terminal", "printable"]
 
-ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # keep a text of any direction together in a line of another one
+ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # isolate a text from the direction of the rest of the line
 FLIPS = {chr(point) for point in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}  # direction overrides
 
 
 def printable(text: str) -> str:
-    """The text with control characters and direction overrides as visible symbols: a text cannot act on a terminal."""
+    """The text with control characters and direction overrides replaced by visible symbols, safe for a terminal."""
     return "".join(
         chr(0x2400 + ord(c)) if ord(c) < 0x20 else "\ufffd" if unicodedata.category(c) == "Cc" or c in FLIPS else c
         for c in text
@@ -46,7 +47,7 @@ def as_page(items: Sequence[Explanation], title: str, method: str) -> str:
         f'<p class="note">Method {escape(method)}. Colour of a word: weak <span class="legend" '
         f'style="background: {gradient}"></span> strong, from the least to the most that a word of the row adds to the '
         "logit of the explained class. ClassT: the class token's part of the logit, WordT: that of the word tokens. "
-        "Rest the pointer on a word for its score.</p>"
+        "Hover over a word to see its score.</p>"
     )
     headings = ["#", "prediction", "label", "explained class", "its probability", "without the words", "text"]
     if not any(item.explained for item in items):
@@ -58,7 +59,7 @@ def _cells(number: int, item: Explanation) -> list[Cell]:
     style = {True: "right", False: "wrong", None: ""}[item.right]
     mark = {True: " ✓", False: " ✗", None: ""}[item.right]
     rows = "".join(
-        f'<div class="row"><span class="part">{ROW_NAMES[part]}</span>{_texts(item, part)}</div>'
+        f'<div class="row"><span class="part">{PART_NAMES[part]}</span>{_texts(item, part)}</div>'
         for part in item.scores
     )
     return [
@@ -87,7 +88,7 @@ def _texts(item: Explanation, part: str) -> str:
 
 
 def as_terminal(item: Explanation) -> str:
-    """The item for a terminal with 24-bit colours."""
+    """The item with ANSI escapes, for terminals with 24-bit colours."""
     mark = {True: " (right)", False: f" (wrong, it is {item.truth})", None: ""}[item.right]
     what = f"{item.prediction}{mark}"
     if item.explained:
@@ -102,7 +103,7 @@ def as_terminal(item: Explanation) -> str:
             + END_ISOLATE
             for number, text in enumerate(item.texts)
         )
-        lines.append(f"  {ROW_NAMES[part]:<15}{texts}")
+        lines.append(f"  {PART_NAMES[part]:<15}{texts}")
     return "\n".join(lines) + "\n"
 
 

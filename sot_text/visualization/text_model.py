@@ -1,4 +1,4 @@
-"""A text classifier as the visualisation sees it; fairseq and Hugging Face have one each."""
+"""The interface to text classifiers, implemented for fairseq and for Hugging Face."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["EncodedText", "TextModel"]
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text, or a pair of them, as the model gets it.
+    """A tokenized text, or pair of texts.
 
     Attributes:
         texts: The texts.
-        fields: By name what each token has: its number first, perhaps its type.
-        spans: Where each token comes from; None for a special token.
+        fields: Values of each token by name: first its index in the vocabulary, then its type if the model has types.
+        spans: Position of each token in the texts; None for a special token.
     """
 
     texts: tuple[str, ...]
@@ -30,7 +30,7 @@ class EncodedText:
     spans: list[Span | None]
 
     def keep(self, places: Sequence[int]) -> EncodedText:
-        """The same with some of the tokens only, in order."""
+        """The same text with only the tokens at ``places``."""
         fields = {name: [values[place] for place in places] for name, values in self.fields.items()}
         return replace(self, fields=fields, spans=[self.spans[place] for place in places])
 
@@ -58,20 +58,20 @@ class TextModel(ABC):
 
     @abstractmethod
     def collate(self, encoded: Sequence[EncodedText]) -> Inputs:
-        """A padded batch, the token numbers (B, T) first."""
+        """A padded batch, the token indices (B, T) first."""
 
     @abstractmethod
     def view(self, module: nn.Module | None = None) -> ModelView:
-        """The model, or another module of its kind, for the attribution methods."""
+        """A view of the model for the attribution methods; ``module`` replaces the model, for instance a copy of it."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Probability of each class; for regression the number itself."""
+        """Probability of each class; for regression, the predicted number."""
         if not self.labels:
             return logits
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=-1)
 
     def label(self, logits: Tensor) -> str:
-        """What the model says, from the logits of one text (K,)."""
+        """The prediction as text, from the logits of one sample (K,)."""
         if not self.labels:
             return f"{logits[0].item():.3g}"
         if self.multi_label:

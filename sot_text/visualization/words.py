@@ -1,4 +1,4 @@
-"""Words of a text from the places of its sub-words, in any language."""
+"""Words of a text from the spans of its sub-words, in any language."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Span", "Word", "group_words"]
 
 BOUNDARY = regex.compile(r"(?V1w)\b")
 Span = tuple[int, int, int]
-"""Number of the text, start and end of a sub-word in it, in characters."""
+"""Index of the text, and start and end of a sub-word in it, in characters."""
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word, or what of a text without spaces the tokenizer keeps together.
+    """A word; in scripts without spaces, a sub-word of the tokenizer.
 
     Attributes:
-        text: Number of the text it is in.
-        start: Its first character.
-        end: The character after its last one.
-        tokens: Places of its sub-words in the sequence.
+        text: Index of its text.
+        start: Position of its first character.
+        end: Position after its last character.
+        tokens: Positions of its sub-words in the sequence.
     """
 
     text: int
@@ -32,14 +32,14 @@ class Word:
 
 
 def group_words(texts: Sequence[str], spans: Sequence[Span | None]) -> list[Word]:
-    """Merge sub-words to words, as Unicode's rules for word boundaries (UAX 29) have them.
+    """Merge sub-words into words at Unicode word boundaries (UAX 29).
 
-    Sub-words that share a word, or a part of an emoji, become one. Chinese, Japanese and Thai have no spaces: there the
-    rules separate the characters, and the tokenizer's sub-words stay as they are.
+    Sub-words of the same word or emoji are merged. Chinese, Japanese and Thai have no spaces; UAX 29 separates their
+    characters, so the sub-words of the tokenizer are kept.
 
     Args:
         texts: The texts.
-        spans: Place of each token of the sequence; None for a special token.
+        spans: Span of each token of the sequence; None for a special token.
 
     Example:
         >>> [word.tokens for word in group_words(["unbearable fun"], [None, (0, 0, 2), (0, 2, 10), (0, 10, 14), None])]
@@ -66,7 +66,7 @@ def _word_starts(text: str) -> set[int]:
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave out white space around a sub-word."""
+    """Strip white space from a span."""
     part = text[start:end]
     if not part.strip():
         return end, end

@@ -445,5 +445,5 @@ def test_layers(run, words):
         run("--layers", "9")
     with pytest.raises(UsageError, match=r"a layer is named twice: --layers -1 3"):
         run("--layers", "-1", "3")
-    with pytest.raises(UsageError, match=r"one layer is nothing to mix: --mix-layers; give several --layers"):
+    with pytest.raises(UsageError, match=r"--mix-layers needs several layers: --layers has one; give more"):
         run("--mix-layers")

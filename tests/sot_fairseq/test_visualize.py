@@ -127,7 +127,7 @@ def test_the_spectrum_is_drawn_and_svpn_flattens_it(folder, run, tmp_path, monke
     [
         (("--class", "great"), "a cat\n", "no such class: --class great; give one of"),
         (("--output", "a.txt"), "", "unknown format: --output a.txt"),
-        (("--check", "--output", "a.html"), "", "a page where curves are drawn"),
+        (("--check", "--output", "a.html"), "", "--check draws curves, not a page"),
         (("--check",), "\n", "nothing to check"),
         ((), "a cat\ta dog\n", "2 field.s. where 1 are expected"),
         (("--rows", "cls"), None, "text columns are unknown"),

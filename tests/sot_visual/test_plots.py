@@ -39,7 +39,7 @@ def test_formats_and_missing_libraries(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"unknown picture format: .*confusion\.xyz; use \.png, \.svg or \.pdf"):
         draw_confusion(counts, ["a", "b"], tmp_path / "confusion.xyz")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UsageError, match=r"matplotlib.* is missing: the picture needs it; pip install"):
+    with pytest.raises(UsageError, match=r"matplotlib.* is not installed: the figure needs it; pip install"):
         draw_confusion(counts, ["a", "b"], tmp_path / "confusion.png")
     assert list(tmp_path.iterdir()) == []
 

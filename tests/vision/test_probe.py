@@ -56,6 +56,7 @@ def test_the_second_call_reads_the_store_and_the_model_is_one_for_all_commands(
     for label, head in first["heads"].items():
         assert head["summary"] == second["heads"][label]["summary"]
         entry = head["seeds"]["2"]
+        assert "--encode-batch 4" in entry["command"]
         checkpoint = f"{entry['model']}/model_best.pth.tar"
         monkeypatch.chdir(tmp_path)
         validate.main(

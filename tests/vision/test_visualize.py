@@ -174,7 +174,7 @@ def test_the_spectrum_is_drawn(named, tmp_path):
     [
         (("--class", "green"), "no such class: --class green"),
         (("--output", "a.txt"), "unknown format: --output a.txt"),
-        (("--check", "--output", "a.html"), "a page where curves are drawn"),
+        (("--check", "--output", "a.html"), "--check draws curves, not a page"),
     ],
 )
 def test_mistakes(named, words, message):

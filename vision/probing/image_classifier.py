@@ -26,21 +26,21 @@ from vision.probing.image_encoder import CHECKPOINT, ImageEncoder
 
 __all__ = ["ImageClassifier"]
 
-MODELS_KEPT = 2  # encoders that stay loaded, so that a cross-validation loads and runs each of them once
-BATCH = 32  # images that the model reads at once
+MODELS_KEPT = 2  # loaded encoders to keep, so that a cross-validation loads and runs each of them once
+BATCH = 32  # images in a forward pass
 
 
 class ImageClassifier(HeadClassifier):
-    """Classify images by a head on the token states of a frozen model.
+    """Classify images with a head on the token states of a frozen model.
 
-    The model runs once for each image: its states stay in memory (up to 1 GiB), also from one fold of a
-    cross-validation to the next. Images are paths, PIL's images, or arrays (H, W, 3) of 8 bits.
+    The model runs once for each image: up to 1 GiB of states stay in memory and are reused, also between the folds of a
+    cross-validation. Images are paths, PIL images, or 8-bit arrays (H, W, 3).
 
     Args:
         model: ``efficientnet_lite0``, or the name of a timm model.
         pretrained: Use the released weights of a timm model.
-        checkpoint: Use those of a file instead.
-        img_size: Height and width of the images in pixels; None: the model's.
+        checkpoint: Use the weights of this file instead.
+        img_size: Height and width of the images in pixels; None: that of the model.
         **kwargs: As `sot_probe.estimator.HeadClassifier`.
 
     Example:
@@ -136,7 +136,7 @@ def _open_image(row: Any) -> Image.Image:
 
 
 def _key(row: Any) -> str:
-    """What tells the content of an image."""
+    """A key of the content of an image, for the cache."""
     if isinstance(row, str | os.PathLike):
         path = Path(row)
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""A timm model as a frozen encoder: images to token states, and heads to models."""
+"""A timm model as a frozen encoder, which can be saved with a trained head."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class ImageEncoder:
     Args:
         model: The model; its classifier is replaced.
         recipe: What it is built from, see `vision.models.build.build_model`.
-        data_config: timm's description of the images it wants.
-        layers: Layers whose states are given: 1 the first block, -1 the last one.
-        device: Where it runs.
+        data_config: timm's data configuration.
+        layers: Layers to read: 1 the first block, -1 the last one.
+        device: Device of the model.
 
     Attributes:
         layers: Numbers of the layers.
-        num_tokens: Tokens of an image, class token included.
-        start: Weights that heads start from: none.
+        num_tokens: Number of tokens of an image, class token included.
+        start: Initial weights of heads: none.
 
     Raises:
-        UsageError: if it has no such layer, or no token states.
+        UsageError: if the model has no such layer, or no token states.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ImageEncoder:
         if 0 in self.layers or (self.num_layers == 1 and self.layers != [1]):
             raise UsageError(
                 f"no such layer of {recipe['name']}: --layers 0; give 1 to {self.num_layers}"
-                + ("" if self.num_layers > 1 else ", for only the last states of models without blocks are known")
+                + ("" if self.num_layers > 1 else ", the only layer of models that are not vision transformers")
             )
         try:
             self.model: HeadMixin = attach_head(model, {})
@@ -92,7 +92,7 @@ class ImageEncoder:
         Args:
             name: ``efficientnet_lite0``, whose weights are in a package, or the name of a timm model.
             pretrained: Use the released weights of a timm model.
-            checkpoint: Use those of a file, which may have been trained on other classes.
+            checkpoint: Use the weights of this file; the number of classes may differ.
             img_size: Height and width of the images; None: the model's.
             layers: As above.
             device: As above.
@@ -137,7 +137,7 @@ class ImageEncoder:
         return cls(model, recipe, content["data_config"], device=device), head
 
     def describe(self) -> dict[str, Any]:
-        """What the states depend on, besides the images."""
+        """Everything that the states depend on, except the images."""
         state = {name: value for name, value in self.model.state_dict().items() if not name.startswith("head.")}
         names = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
         images = {name: self.data_config[name] for name in names}
@@ -145,7 +145,7 @@ class ImageEncoder:
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> list[Tensor]:
-        """The states of images (B, C, H, W), class token first, for each layer (B, T, D), on the CPU."""
+        """Encode images (B, C, H, W): (B, T, D) for each layer, class token first, on the CPU."""
         device = next(self.model.parameters()).device
         images = images.to(device)
         if self.layers == [self.num_layers]:
@@ -169,7 +169,7 @@ class ImageEncoder:
     def create_head(
         self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]
     ) -> ClassificationHead:
-        """A head as the model holds it, from fields of `HeadConfig`; `start` is empty.
+        """Create a head from fields of `HeadConfig`; `start` is empty.
 
         Raises:
             UsageError: for a setting out of range.
@@ -204,5 +204,5 @@ class ImageEncoder:
 
 
 def _is_transformer(model: nn.Module) -> bool:
-    """Whether states of single blocks can be read: a timm vision transformer."""
+    """Whether the states of each block can be read, as in timm's vision transformers."""
     return hasattr(model, "blocks") and hasattr(model, "forward_intermediates") and count_prefix_tokens(model) > 0

@@ -1,4 +1,4 @@
-"""Images as the rows of a probe: read in the order of the store's plan, and known by what they are."""
+"""Images as the rows of a probe: loading in the order of the plan, and a digest for the store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ImageStates:
     Args:
         encoder: The encoder.
         sources: The images by split.
-        batch_size: Images at once.
-        workers: Loading processes.
+        batch_size: Images in a forward pass.
+        workers: Number of loading processes.
     """
 
     def __init__(self, encoder: ImageEncoder, sources: Mapping[str, Any], batch_size: int, workers: int) -> None:
@@ -45,7 +45,7 @@ class ImageStates:
         return SplitPlan(np.full(rows, self.encoder.num_tokens), batches)
 
     def encode(self, split: str, rows: np.ndarray) -> list[Tensor]:
-        """The states of the next images; of others after a part that was there already."""
+        """Encode the next images; loading restarts at ``rows`` if complete shards were skipped."""
         first = int(rows[0])
         if self._next.get(split) != first:
             source = self.sources[split]
@@ -65,7 +65,7 @@ class ImageStates:
 
 
 def source_digest(source: Any) -> str:
-    """What tells the images of a split: their values, or the names, sizes and times of their files."""
+    """A digest of the images of a split: of their values, or of names, sizes and times of their files."""
     if isinstance(source, ArraySource):
         return array_digest([source.images])
     if not isinstance(source, TreeImages):

@@ -1,4 +1,4 @@
-"""Do the maps mean something? Deletion and insertion of patches, and random weights, over a set of images."""
+"""Evaluation of attribution maps on a set of images: deletion and insertion of patches, and randomised weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_images"]
 
 
 def check_images(model: ImageModel, images: Tensor, methods: Sequence[str], multi_label: bool) -> list[MethodCheck]:
-    """Check methods on the predicted class; a patch of the tokens' grid is removed by the mean colour.
+    """Evaluate methods for the predicted class; a removed patch of the token grid is replaced by the mean colour.
 
     Args:
         model: The model.
@@ -28,7 +28,7 @@ def check_images(model: ImageModel, images: Tensor, methods: Sequence[str], mult
         multi_label: Whether an image may have several classes.
 
     Raises:
-        UsageError: if there are no images, or a method is not one for this model.
+        UsageError: if there are no images, or the model does not support a method.
     """
     view = model.view()
     random_view = model.view(shuffle_weights(model.model))
@@ -50,7 +50,7 @@ def check_images(model: ImageModel, images: Tensor, methods: Sequence[str], mult
 
 
 def _patch_scores(model: ImageModel, view: ModelView, image: Tensor, target: Tensor, method: str) -> Tensor:
-    """The score of each patch of the grid (U,); those of pixels are summed."""
+    """The score of each patch of the grid (U,); scores of pixels are averaged."""
     maps = image_maps(model, view, image, target, method)
     if method in INPUT_METHODS:
         maps = F.adaptive_avg_pool2d(maps.unsqueeze(1), model.grid).squeeze(1)

@@ -1,4 +1,4 @@
-"""Maps of images: how much each place bears on the logit of a class, by part of the logits."""
+"""Attribution maps of images, for each part of the logits."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ImageExplanation:
 
     Attributes:
         pixels: The image as the model sees it, (H, W, 3) in [0, 1].
-        maps: By part of the logits strengths in [0, 1], (H, W).
-        explained: Number of the class whose logit the maps are of.
-        prediction: Number of the predicted class.
-        without_words: Number of the class that the class token's part alone predicts; None without such a part.
+        maps: Map (H, W) of strengths in [0, 1] for each part of the logits.
+        explained: Index of the explained class.
+        prediction: Index of the predicted class.
+        without_words: Index of the class predicted by the class token's part alone; None if the logits do not split.
         probability: Probability of the explained class.
     """
 
@@ -41,13 +41,13 @@ class ImageExplanation:
 def image_maps(
     model: ImageModel, view: ModelView, images: Tensor, target: Tensor, method: str, part: str = "both"
 ) -> Tensor:
-    """Scores where they belong: (B, H, W) of the tokens' grid, or of the pixels for a method on inputs."""
+    """Scores as maps (B, H, W): of the token grid, or of the pixels for a method on inputs."""
     scores = attribute(view, (images,), target, method, part)
     return scores if method in INPUT_METHODS else model.place(scores)
 
 
 def upscale(scores: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bring maps (B, h, w) to the size of the image, smoothly."""
+    """Interpolate maps (B, h, w) to the size of the image."""
     return F.interpolate(scores.unsqueeze(1), size=size, mode="bilinear", align_corners=False).squeeze(1)
 
 
@@ -59,16 +59,16 @@ def explain_images(
     Args:
         model: The model.
         images: Normalised images.
-        pixels: The same in [0, 1], to be shown.
+        pixels: The same images in [0, 1], to be shown.
         method: A name in `sot_visual.attribution.METHODS`.
-        chosen: Class whose logit is explained; None: the predicted one.
+        chosen: Index of the class to explain; None: the predicted one.
         multi_label: Whether an image may have several classes.
 
     Shape:
         images, pixels (B, C, H, W).
 
     Raises:
-        UsageError: if the method is not one for this model.
+        UsageError: if the model does not support the method.
     """
     view = model.view()
     with torch.no_grad():
@@ -80,7 +80,7 @@ def explain_images(
     maps = {}
     for part in view.parts:
         scores = image_maps(model, view, images, target, method, part)
-        if method in INPUT_METHODS:  # signed and noisy: the size of each patch's scores
+        if method in INPUT_METHODS:  # signed and noisy: mean magnitude of each patch
             scores = F.adaptive_avg_pool2d(scores.abs().unsqueeze(1), model.grid).squeeze(1)
         maps[part] = upscale(scores, tuple(images.shape[-2:])).cpu().numpy()
     shown = pixels.clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()

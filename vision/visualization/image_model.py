@@ -1,4 +1,4 @@
-"""An image classifier as `sot_visual` sees it: any backbone of timm, with the second-order head or with its own."""
+"""The interface of `sot_visual` to image classifiers: any timm model, with the second-order head or its own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["ImageModel"]
 
 
 class ImageModel:
-    """A classifier, and where on the image its tokens stand.
+    """A classifier, and the positions of its tokens on the image.
 
     Args:
-        model: A timm classifier in evaluation mode; all of its parameters get gradients.
+        model: A timm classifier; it is put in evaluation mode, and all parameters require gradients.
         input_size: Channels, height and width of its images.
 
     Attributes:
-        grid: Height and width of the tokens, or of the patches that pooled tokens are spread over.
+        grid: Height and width of the grid of tokens; with pooled tokens, of the grid of patches.
 
     Raises:
-        UsageError: if the model's tokens are no grid.
+        UsageError: if the model's tokens do not form a grid.
     """
 
     def __init__(self, model: nn.Module, input_size: tuple[int, ...]) -> None:
@@ -49,7 +49,7 @@ class ImageModel:
         self._shape = shape[1:]
 
     def view(self, model: nn.Module | None = None) -> ModelView:
-        """The model, or another one of its kind, for the attribution methods."""
+        """A view for the attribution methods; ``model`` replaces the model, for instance a copy of it."""
         model = self.model if model is None else model
         blocks = getattr(model, "blocks", None)
         is_plain = self.layout == "NLC" and isinstance(blocks, (nn.Sequential, nn.ModuleList)) and len(blocks) > 0
@@ -64,10 +64,10 @@ class ImageModel:
         )
 
     def place(self, scores: Tensor) -> Tensor:
-        """Scores of a method on tokens (B, T) where the tokens stand: (B, H, W) of the grid.
+        """Arrange scores of tokens (B, T) on the grid: (B, H, W).
 
         Raises:
-            UsageError: if they are not as many as the grid has places.
+            UsageError: if their number does not fit the grid.
         """
         words = scores[:, scores.shape[1] - self._num_words(scores.shape[1]) :]
         if isinstance(self.model, HVT) and words.shape[1] != self.grid[0] * self.grid[1]:
@@ -97,7 +97,7 @@ class ImageModel:
         return model.forward_head(tokens.unflatten(1, self.grid) if self.layout == "NHWC" else tokens)
 
     def _with_prefix(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        """Scores of the head's tokens as those of the backbone's, which may have more tokens before the patches."""
+        """Scores of the backbone's tokens from those of the head's; the backbone may have more prefix tokens."""
         given = int(self.head.config.has_cls_token)
         return F.pad(scores[:, given:], (self.prefix, 0)) + F.pad(
             scores[:, :given], (0, scores.shape[1] + self.prefix - 2 * given)
@@ -113,11 +113,11 @@ class ImageModel:
         height = round((num_words * input_size[-2] / input_size[-1]) ** 0.5)
         if height and num_words % height == 0:
             return height, num_words // height
-        raise UsageError(f"{num_words} tokens are no grid: {type(self.model).__name__}; give another model")
+        raise UsageError(f"{num_words} tokens do not form a grid: {type(self.model).__name__}; give another model")
 
 
 def _poolings(model: HVT, length: int, grid: tuple[int, int]) -> int:
-    """How many poolings lead from the patches to that many tokens."""
+    """Number of poolings after which this many tokens are left."""
     current = grid[0] * grid[1]
     for times in range(len(model.pooled_blocks) + 1):
         if current == length:

@@ -1,4 +1,4 @@
-"""The figure of images: rows input, ClassT, WordT and ClassT + WordT, a column for each image."""
+"""Figures and pages of image maps: input, ClassT, WordT and ClassT + WordT."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from sot_visual.figures import new_figure, png_bytes
+from sot_visual.model_view import PART_NAMES
 from sot_visual.page import Cell, embed_png, make_page
+from sot_visual.scale import RIGHT, WRONG
 from vision.visualization.explain import ImageExplanation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MAX_COLUMNS", "ROW_NAMES", "CaptionedImage", "draw_images", "image_page"]
+__all__ = ["MAX_COLUMNS", "CaptionedImage", "draw_images", "image_page"]
 
-ROW_NAMES = {"cls": "ClassT", "word": "WordT", "both": "ClassT + WordT"}
 MAX_COLUMNS = 12  # of one picture
-RIGHT, WRONG = "#14692a", "#b00020"
 
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """An explanation with names.
+    """An explanation with the names of its classes.
 
     Attributes:
         item: The explanation.
@@ -32,7 +32,7 @@ class CaptionedImage:
         prediction: The predicted class.
         explained: The class whose logit the maps are of.
         without_words: What the class token's part predicts; None without one.
-        truth: The right class, None if not known.
+        truth: The label, None if not known.
     """
 
     item: ImageExplanation
@@ -44,7 +44,7 @@ class CaptionedImage:
 
     @property
     def right(self) -> bool | None:
-        """Whether the prediction is right; None where that is not known."""
+        """Whether the prediction is right; None if the label is not known."""
         return None if self.truth is None else self.truth == self.prediction
 
 
@@ -58,15 +58,13 @@ def draw_images(images: Sequence[CaptionedImage], title: str = "") -> Figure:
     drawn = None
     for column, image in enumerate(images):
         mark, color = {True: ("right", RIGHT), False: ("wrong", WRONG), None: ("", "black")}[image.right]
-        caption = "\n".join(
-            line for line in (shorten(image.prediction, 22, placeholder="…"), f"{image.item.probability:.2f} {mark}")
-        )
+        caption = f"{shorten(image.prediction, 22, placeholder='…')}\n{image.item.probability:.2f} {mark}"
         grid[0][column].imshow(image.item.pixels)
         grid[0][column].set_title(caption, fontsize=8, color=color, parse_math=False)
         for row, part in enumerate(parts, start=1):
             grid[row][column].imshow(image.item.pixels)
             drawn = grid[row][column].imshow(image.item.maps[part], cmap="jet", alpha=0.5, vmin=0, vmax=1)
-    names = ["input", *(ROW_NAMES[part] if len(parts) > 1 else "map" for part in parts)]
+    names = ["input", *(PART_NAMES[part] if len(parts) > 1 else "map" for part in parts)]
     for axes, name in zip(grid[:, 0], names, strict=True):
         axes.set_ylabel(name, fontsize=9)
     for axes in grid.flat:
@@ -100,13 +98,13 @@ def _cells(image: CaptionedImage) -> list[Cell]:
 
 
 def _draw_row(image: CaptionedImage) -> Figure:
-    """The input and its maps beside each other."""
+    """The input and its maps side by side."""
     parts = list(image.item.maps)
     figure = new_figure(1.8 * (1 + len(parts)), 2.0)
     axes = figure.subplots(1, 1 + len(parts))
     for place, name in zip(axes, ["input", *parts], strict=True):
         place.imshow(image.item.pixels)
-        place.set_title(ROW_NAMES.get(name, name) if len(parts) > 1 or name == "input" else "map", fontsize=8)
+        place.set_title(PART_NAMES.get(name, name) if len(parts) > 1 or name == "input" else "map", fontsize=8)
         place.set(xticks=[], yticks=[])
         if name != "input":
             place.imshow(image.item.maps[name], cmap="jet", alpha=0.5, vmin=0, vmax=1)

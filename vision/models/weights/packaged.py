@@ -1,4 +1,4 @@
-"""Image models whose ImageNet weights a Python package carries: encoders by name, without a download."""
+"""Image models whose ImageNet weights come in a Python package, available by name without a download."""
 
 from __future__ import annotations
 
