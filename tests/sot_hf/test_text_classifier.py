@@ -1,5 +1,6 @@
 """`TextClassifier` with scikit-learn's own tools."""
 
+import pickle
 import subprocess
 import sys
 
@@ -61,6 +62,17 @@ def test_scikit_learns_tools(classifier, data, bert_folder, monkeypatch):
     lower = FunctionTransformer(lambda rows: [row.lower() for row in rows])
     pipeline = Pipeline([("lower", lower), ("classify", classifier)]).fit([text.upper() for text in texts], labels)
     assert pipeline.score([text.upper() for text in texts], labels) > 0.8
+
+
+def test_a_fitted_one_is_pickled_without_its_rows(classifier, data):
+    texts, labels = data
+    for layers in (0, [1, -1]):
+        classifier.set_params(layers=layers, epochs=1).fit(texts, labels)
+        expected = classifier.predict_proba(texts)  # transformers has put its hooks on the model
+        again = pickle.loads(pickle.dumps(classifier))
+        assert again.encoder_.cache.size == 0 < classifier.encoder_.cache.size
+        np.testing.assert_array_equal(again.predict_proba(texts), expected)
+    np.testing.assert_array_equal(classifier.predict_proba(["the cat", *texts])[1:], expected)  # and goes on
 
 
 LOAD = """
