@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import f1_score
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_core.options import HEAD_OPTIONS
 from sot_probe.device import choose_device
+from sot_probe.estimator_input import as_labels, as_rows
 from sot_probe.grid import HEAD_NAMES, head_fields
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
@@ -134,10 +134,11 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         Raises:
             UsageError: for a head or a setting that does not exist, another number of labels than rows, or one class.
         """
-        rows, y = list(X), _as_labels(y)
+        rows = as_rows(X)
+        y, kind_of_labels = as_labels(y)
         if len(rows) != len(y):
             raise UsageError(f"{len(rows)} rows and {len(y)} labels: fit; give a label for each row")
-        self.multi_label_ = type_of_target(y) == "multilabel-indicator"
+        self.multi_label_ = kind_of_labels == "multilabel-indicator"
         kind: Kind = "sets" if self.multi_label_ else "classes"
         if self.multi_label_:
             self.classes_, targets = np.arange(y.shape[1]), y.astype(bool)
@@ -212,7 +213,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _logits(self, X: Any) -> Tensor:
         check_is_fitted(self, "head_")
-        rows = list(X)
+        rows = as_rows(X)
         if not rows:
             return torch.zeros(0, len(self.classes_))
         return predict([self.head_], self.encoder_.states(rows))[0]
@@ -264,15 +265,6 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         tags.input_tags.two_d_array = False
         tags.classifier_tags.multi_label = True
         return tags
-
-
-def _as_labels(y: Any) -> np.ndarray:
-    labels = np.asarray(y)
-    if labels.dtype == object and all(isinstance(label, str) for label in labels.ravel()):
-        labels = labels.astype(str)
-    if labels.ndim == 0 or labels.ndim > 2:
-        raise UsageError(f"labels of {labels.ndim} dimensions: fit; give a list of labels, or 0 and 1 for each class")
-    return labels
 
 
 def _accuracy(predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:

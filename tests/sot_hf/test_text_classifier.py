@@ -152,6 +152,22 @@ def test_mistakes(classifier, data, tmp_path):
         classifier.fit(texts, labels[:3])
     with pytest.raises(UsageError, match="all rows have the label 'cat'"):
         classifier.fit(texts[:2], ["cat", "cat"])
+    for rows, given, message in (
+        ([], [], "labels of 1 dimensions, empty: fit; give a list of labels, or 0 and 1 for each class"),
+        (texts, np.linspace(0, 1, 60), "labels of 1 dimensions, continuous"),
+        (texts, np.arange(120).reshape(60, 2), "labels of 2 dimensions, multiclass-multioutput"),
+        (texts, [None, *labels[1:]], "labels of 1 dimensions, unknown"),
+        (texts, [float("nan"), *range(59)], r"no labels of classes \(Input contains NaN"),
+        (texts, [["cat"], ["cat", "dog"]] * 30, r"no labels of classes \("),
+        (texts, None, "labels of 0 dimensions"),
+        (texts[0], labels, "one str where rows are expected: X; give a list of them"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            classifier.fit(rows, given)
+    column = clone(classifier).set_params(epochs=1).fit(texts, np.array(labels)[:, None])
+    assert column.classes_.tolist() == ["cat", "none"]
+    with pytest.raises(UsageError, match="one str where rows are expected"):
+        column.predict("the cat")  # else a label for each letter
     with pytest.raises(UsageError, match="a sample is not a text"):
         classifier.fit([*texts[:-1], 3], labels)
     (tmp_path / "estimator.json").write_text('{"params": {"svm": 1}, "classes": ["a"]}')
