@@ -230,11 +230,18 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return np.asarray(self.classes_[logits.argmax(dim=1).numpy()])
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write encoder, head and parameters into a folder, without pickle; it replaces one that is there."""
+        """Write encoder, head and parameters into a folder, without pickle; it replaces one that was saved before.
+
+        Raises:
+            UsageError: if there is something else in its place, which would be lost.
+        """
         check_is_fitted(self, "head_")
+        target = Path(folder).resolve()
+        if target.is_dir() and any(target.iterdir()) and not (target / FILE).is_file():
+            raise UsageError(f"a folder of other files: {target}; give a new one to save in")
         params = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         content = {"params": params, "classes": self.classes_.tolist(), "multi_label": self.multi_label_}
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(target) as temporary:
             self._save_model(temporary)
             (temporary / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -279,6 +286,8 @@ def _plain(value: Any) -> Any:
     """A parameter as JSON has it; a generator of random numbers has no place there."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

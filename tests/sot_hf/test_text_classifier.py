@@ -136,6 +136,24 @@ def test_early_stopping(classifier, data):
     assert classifier.fit(*data).n_iter_ < 200
 
 
+def test_saving_replaces_nothing_but_what_was_saved(classifier, data, bert_folder, tmp_path):
+    texts, labels = data
+    classifier.set_params(epochs=1, encoder=bert_folder).fit(texts, labels)
+    notes = tmp_path / "mine" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("keep")
+    with pytest.raises(UsageError, match=r"a folder of other files: .*mine; give a new one to save in"):
+        classifier.save_pretrained(notes.parent)
+    with pytest.raises(NotADirectoryError, match=r"a file where a folder is to be written: .*notes.txt"):
+        classifier.save_pretrained(notes)
+    assert notes.read_text() == "keep"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # nothing unfinished
+    (tmp_path / "new").mkdir()
+    for _ in range(2):
+        classifier.save_pretrained(tmp_path / "new")
+    assert TextClassifier.from_pretrained(tmp_path / "new").encoder == str(bert_folder)
+
+
 def test_mistakes(classifier, data, tmp_path):
     texts, labels = data
     for change, message in (
