@@ -38,6 +38,7 @@ from vision.visualization.picture import MAX_COLUMNS, CaptionedImage, draw_image
 
 DEFAULT_METHOD = "contributions"
 PAGES = (".html", ".htm")
+NOTHING_READ = "no image could be read: the command line; give others"
 
 
 def visualize_parser() -> Parser:
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.check:
         _check(args, trained, model, paths, outputs)
     elif args.spectrum:
-        batches = [images for images, _ in _load(args, trained, paths, device)]
+        batches = _load_all(args, trained, paths, device)
         spectra = record_spectrum(model.head, lambda: [trained.model(images) for images in batches])
         draw_spectrum(*spectra, args.spectrum, f"{trained.recipe['name']}, {len(paths)} images")
     else:
@@ -132,7 +133,7 @@ def _explain(
 
 def _write(found: Sequence[CaptionedImage], outputs: Sequence[Path], title: str, method: str) -> None:
     if not found:
-        raise UsageError("no image could be read: the command line; give others")
+        raise UsageError(NOTHING_READ)
     for path in outputs:
         if path.suffix.lower() in PAGES:
             with atomic_file(path) as temporary:
@@ -172,11 +173,21 @@ def _load(args: Namespace, trained: TrainedModel, paths: Sequence[Path], device:
     )
 
 
+def _load_all(
+    args: Namespace, trained: TrainedModel, paths: Sequence[Path], device: torch.device
+) -> list[torch.Tensor]:
+    """Batches of the images that can be read, at least one."""
+    batches = [images for images, _ in _load(args, trained, paths, device) if len(images)]
+    if not batches:
+        raise UsageError(NOTHING_READ)
+    return batches
+
+
 def _check(
     args: Namespace, trained: TrainedModel, model: ImageModel, paths: Sequence[Path], outputs: Sequence[Path]
 ) -> None:
     device = next(model.model.parameters()).device
-    images = torch.cat([batch for batch, _ in _load(args, trained, paths, device)])
+    images = torch.cat(_load_all(args, trained, paths, device))
     view, target = model.view(), torch.zeros(1, dtype=torch.long, device=device)
 
     def attempt(method: str) -> None:
