@@ -21,7 +21,7 @@ from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_core.options import HEAD_OPTIONS
 from sot_probe.device import choose_device
-from sot_probe.estimator_input import as_labels, as_rows
+from sot_probe.estimator_input import as_labels, as_rows, check_positive, weights_by_label
 from sot_probe.grid import HEAD_NAMES, head_fields
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
@@ -192,9 +192,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             names = HEAD_NAMES if self.head not in HEAD_NAMES else sorted(known)
             raise UsageError(f"no such {what}: {type(self).__name__}; give one of {', '.join(names)}")
         for name in ("lr", "batch_size", "epochs", "n_iter_no_change"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise UsageError(f"{name} must be positive, got {value!r}: {type(self).__name__}; correct it")
+            check_positive(name, getattr(self, name), whole=name != "lr", owner=type(self).__name__)
         updates = -(-rows // self.batch_size)
         epochs = max(EPOCHS, -(-LEAST_UPDATES // updates)) if self.epochs is None else self.epochs
         return TrainingSettings(self.lr, self.batch_size, epochs, self.weight_decay)
@@ -205,11 +203,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 return None
             names = [str(label) for label in self.classes_]
             return weigh_classes(self.class_weight, names, targets, kind, option="class_weight")
-        unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
-        if unknown:
-            raise UsageError(f"no such class: class_weight {unknown[0]!r}; the classes are {self.classes_.tolist()}")
-        weights = [float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()]
-        return torch.tensor(weights)
+        return torch.tensor(weights_by_label(self.class_weight, self.classes_.tolist()), dtype=torch.float32)
 
     def _logits(self, X: Any) -> Tensor:
         check_is_fitted(self, "head_")
