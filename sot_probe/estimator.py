@@ -250,7 +250,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         content = read_json(Path(folder) / FILE, dict[str, Any], remedy)
         params, labels = content.get("params"), content.get("classes")
         known = set(cls._get_param_names())
-        if not isinstance(params, dict) or not set(params) <= known or not isinstance(labels, list) or not labels:
+        are_labels = isinstance(labels, list) and all(isinstance(label, str | int | float) for label in labels)
+        if not isinstance(params, dict) or not set(params) <= known or not are_labels or not labels:
             raise UsageError(f"not the parameters of {cls.__name__}: {Path(folder).absolute() / FILE}; {remedy}")
         if isinstance(params.get("class_weight"), dict):  # JSON's keys are strings
             by_name = {str(label): label for label in labels}

@@ -1,5 +1,6 @@
 """`TextClassifier` with scikit-learn's own tools."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -152,6 +153,24 @@ def test_saving_replaces_nothing_but_what_was_saved(classifier, data, bert_folde
     for _ in range(2):
         classifier.save_pretrained(tmp_path / "new")
     assert TextClassifier.from_pretrained(tmp_path / "new").encoder == str(bert_folder)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"classes": ["cat", ["none"]]}, "not the parameters of TextClassifier"),
+        ({"classes": ["cat", None]}, "not the parameters of TextClassifier"),
+        ({"classes": []}, "not the parameters of TextClassifier"),
+        ({"classes": ["none", "cat"]}, "not a model of the classes none, cat: .*model; save it again"),
+        ({"params": {"max_length": "x"}}, "max_length must be a positive whole number, got 'x': .*model; correct it"),
+    ],
+)
+def test_a_damaged_description_is_named(classifier, data, tmp_path, change, message):
+    classifier.set_params(epochs=1).fit(*data).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "estimator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UsageError, match=message):
+        TextClassifier.from_pretrained(tmp_path / "model")
 
 
 def test_mistakes(classifier, data, tmp_path):
