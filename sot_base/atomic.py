@@ -47,12 +47,14 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; it replaces ``path`` if the block succeeds.
+    """Yield a temporary folder beside ``path``; it replaces ``path``, or what a link leads to, if the block succeeds.
 
     Raises:
-        OSError: naming ``path`` if the disk is full.
+        OSError: naming ``path`` if the disk is full, or a file is in its place.
     """
-    target = Path(path)
+    target = Path(path).resolve()
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a file where a folder is to be written", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     with _naming(target):
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))

@@ -88,7 +88,7 @@ def split_moments(pool: MomentPool, tokens: Tensor, padding_mask: Tensor | None,
         tokens (B, N, D), padding_mask (B, N), weight (K, P) -> (B, K, N).
     """
     projected = pool.proj(tokens, padding_mask)
-    heads = pool.feature_norm(projected, padding_mask).view(*tokens.shape[:2], -1, pool.dim).transpose(1, 2)
+    heads = pool.feature_norm(projected, padding_mask).unflatten(2, (-1, pool.dim)).transpose(1, 2)
     x, y = heads[:, :-1], _divide_by_count(heads[:, 1:], padding_mask)
     moments, pooled = (x.mT @ y).flatten(1), pool.pool(projected, padding_mask)
     y = y * _gain(moments[:, None, :, None], pooled[:, None, :, None])

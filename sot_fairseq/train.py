@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from fairseq.utils import import_user_module
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _user_dir(words: Sequence[str]) -> str | None:
     """The value of ``--user-dir`` among the arguments; None if it is not given."""
     found = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in zip_longest(words, words[1:]):
         if word == "--user-dir":
             found = following
         elif word.startswith("--user-dir="):

@@ -17,6 +17,7 @@ from sot_hf.load_model import MULTI_LABEL
 from sot_hf.token_states import MAX_TOKENS, TextEncoder, head_of, rows_digest, saved_layers
 from sot_probe.device import choose_device
 from sot_probe.estimator import HeadClassifier
+from sot_probe.estimator_input import check_positive
 from sot_probe.layer_head import LayerHead
 from sot_probe.row_cache import RowCache
 from sot_probe.states import TokenStates
@@ -81,13 +82,16 @@ class TextClassifier(HeadClassifier):
         self.max_length = max_length
 
     def _open_encoder(self) -> _CachedEncoder:
+        check_positive("max_length", self.max_length, whole=True, owner=type(self).__name__)
         layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else (self.layers,)
         return _cached_encoder(self.encoder, layers, self.max_length, str(choose_device(self.device)))
 
     def _open_saved(self, folder: Path) -> tuple[_CachedEncoder, LayerHead]:
+        check_positive("max_length", self.max_length, whole=True, owner=str(folder.absolute()))
         config = load_config(str(folder))
-        if not isinstance(config, SoTConfig) or len(saved_labels(config) or ()) != len(self.classes_):
-            raise UsageError(f"not a model of {len(self.classes_)} classes: {folder.absolute()}; save it again")
+        names = [str(label) for label in self.classes_.tolist()]
+        if not isinstance(config, SoTConfig) or saved_labels(config) != names:
+            raise UsageError(f"not a model of the classes {', '.join(names)}: {folder.absolute()}; save it again")
         device = choose_device(self.device)
         encoder = TextEncoder(str(folder), saved_layers(config), self.max_length, device=device)
         return _CachedEncoder(encoder), head_of(encoder.model)

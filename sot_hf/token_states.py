@@ -31,6 +31,7 @@ from sot_probe.options import resolve_layers
 __all__ = ["TextEncoder", "head_of", "rows_digest", "saved_layers"]
 
 MAX_TOKENS = 4096  # in a batch, padding included
+CAPTURING = "transformers.utils.output_capturing"  # whose hooks give the states of layers
 NOT_THE_ENCODER = ("id2label", "label2id", "problem_type", "_name_or_path", "transformers_version", "architectures")
 
 
@@ -85,6 +86,16 @@ class TextEncoder:
     def embed_dim(self) -> int:
         """Width D of the states."""
         return self.model.config.hidden_size
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, which takes no hook of transformers: a model without them gets them when it runs."""
+        model = copy.deepcopy(self.model)
+        for module in model.modules():
+            for number, hook in list(module._forward_hooks.items()):
+                if getattr(hook, "__module__", None) == CAPTURING:
+                    del module._forward_hooks[number]
+            vars(module).pop("_output_capturing_hooks_installed", None)
+        return {**vars(self), "model": model}
 
     def describe(self) -> dict[str, Any]:
         """Everything that the states depend on, except the texts."""

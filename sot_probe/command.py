@@ -120,6 +120,7 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     settings = grid(args, side.layers, choose=args.held_out > 0)
     for setting in settings:
         side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
+    args.output_dir.mkdir(parents=True, exist_ok=True)  # here: before anything that takes long
     store = _read_states(args, side)
     experiment = _experiment(args, side, store)
     results: dict[str, Any] = {"task": side.task, "metric": side.main_metric, "unit": "percent"}
@@ -287,9 +288,10 @@ def _save(
     if args.save == "none" or not models:
         return
     by_label = {setting.label: setting for setting in settings}
-    wanted = {f"{report.best_label()}\n{args.seeds[0]}": args.output_dir / "model"}
     if args.save == "all":
         wanted = {key: args.output_dir / "models" / _folder_name(*key.split("\n")) for key in models}
+    else:
+        wanted = {f"{report.best_label()}\n{args.seeds[0]}": args.output_dir / "model"}
     for key, folder in wanted.items():
         label, seed = key.split("\n")
         side.save_model(models[key], by_label[label], folder)

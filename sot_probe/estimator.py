@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import f1_score
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_core.options import HEAD_OPTIONS
 from sot_probe.device import choose_device
+from sot_probe.estimator_input import as_labels, as_rows, check_positive, weights_by_label
 from sot_probe.grid import HEAD_NAMES, head_fields
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
@@ -135,10 +135,11 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         Raises:
             UsageError: for an unknown head or option, different numbers of rows and labels, or a single class.
         """
-        rows, y = list(X), _as_labels(y)
+        rows = as_rows(X)
+        y, kind_of_labels = as_labels(y)
         if len(rows) != len(y):
             raise UsageError(f"{len(rows)} rows and {len(y)} labels: fit; give a label for each row")
-        self.multi_label_ = type_of_target(y) == "multilabel-indicator"
+        self.multi_label_ = kind_of_labels == "multilabel-indicator"
         kind: Kind = "sets" if self.multi_label_ else "classes"
         if self.multi_label_:
             self.classes_, targets = np.arange(y.shape[1]), y.astype(bool)
@@ -195,9 +196,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             names = HEAD_NAMES if self.head not in HEAD_NAMES else sorted(known)
             raise UsageError(f"no such {what}: {type(self).__name__}; give one of {', '.join(names)}")
         for name in ("lr", "batch_size", "epochs", "n_iter_no_change"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise UsageError(f"{name} must be positive, got {value!r}: {type(self).__name__}; correct it")
+            check_positive(name, getattr(self, name), whole=name != "lr", owner=type(self).__name__)
         updates = -(-rows // self.batch_size)
         epochs = max(EPOCHS, -(-MIN_UPDATES // updates)) if self.epochs is None else self.epochs
         return TrainingSettings(self.lr, self.batch_size, epochs, self.weight_decay)
@@ -208,15 +207,11 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(self.class_weight, str):
             names = [str(label) for label in self.classes_]
             return weigh_classes(self.class_weight, names, targets, kind, option="class_weight")
-        unknown = [label for label in self.class_weight if label not in self.classes_.tolist()]
-        if unknown:
-            raise UsageError(f"no such class: class_weight {unknown[0]!r}; the classes are {self.classes_.tolist()}")
-        weights = [float(self.class_weight.get(label, 1.0)) for label in self.classes_.tolist()]
-        return torch.tensor(weights)
+        return torch.tensor(weights_by_label(self.class_weight, self.classes_.tolist()), dtype=torch.float32)
 
     def _logits(self, X: Any) -> Tensor:
         check_is_fitted(self, "head_")
-        rows = list(X)
+        rows = as_rows(X)
         if not rows:
             return torch.zeros(0, len(self.classes_))
         return predict([self.head_], self.encoder_.states(rows))[0]
@@ -233,11 +228,18 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return np.asarray(self.classes_[logits.argmax(dim=1).numpy()])
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write encoder, head and parameters into a folder; an existing one is replaced."""
+        """Write encoder, head and parameters into a folder; an earlier saved classifier there is replaced.
+
+        Raises:
+            UsageError: if the folder holds anything else, which would be lost.
+        """
         check_is_fitted(self, "head_")
+        target = Path(folder).resolve()
+        if target.is_dir() and any(target.iterdir()) and not (target / FILE).is_file():
+            raise UsageError(f"a folder of other files: {target}; give a new one to save in")
         params = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         content = {"params": params, "classes": self.classes_.tolist(), "multi_label": self.multi_label_}
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(target) as temporary:
             self._save_model(temporary)
             (temporary / FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -252,7 +254,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         content = read_json(Path(folder) / FILE, dict[str, Any], remedy)
         params, labels = content.get("params"), content.get("classes")
         known = set(cls._get_param_names())
-        if not isinstance(params, dict) or not set(params) <= known or not isinstance(labels, list) or not labels:
+        are_labels = isinstance(labels, list) and all(isinstance(label, str | int | float) for label in labels)
+        if not isinstance(params, dict) or not set(params) <= known or not are_labels or not labels:
             raise UsageError(f"not the parameters of {cls.__name__}: {Path(folder).absolute() / FILE}; {remedy}")
         if isinstance(params.get("class_weight"), dict):  # keys of JSON are strings
             by_name = {str(label): label for label in labels}
@@ -270,15 +273,6 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return tags
 
 
-def _as_labels(y: Any) -> np.ndarray:
-    labels = np.asarray(y)
-    if labels.dtype == object and all(isinstance(label, str) for label in labels.ravel()):
-        labels = labels.astype(str)
-    if labels.ndim == 0 or labels.ndim > 2:
-        raise UsageError(f"labels of {labels.ndim} dimensions: fit; give a list of labels, or 0 and 1 for each class")
-    return labels
-
-
 def _accuracy(predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     return {"score": 100.0 * float((predictions == targets).mean())}
 
@@ -291,6 +285,8 @@ def _plain(value: Any) -> Any:
     """A parameter as JSON; None for what JSON cannot hold, such as a random generator."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +28,10 @@ class RowCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes, self.size = max_bytes, 0
         self._rows: OrderedDict[str, Row] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies, which leave the rows out."""
+        return {**vars(self), "size": 0, "_rows": OrderedDict()}
 
     def states(
         self,

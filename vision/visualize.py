@@ -37,6 +37,8 @@ from vision.visualization.explain import explain_images
 from vision.visualization.image_model import ImageModel
 from vision.visualization.picture import MAX_COLUMNS, CaptionedImage, draw_images, image_page
 
+NOTHING_READ = "no image could be read: the command line; give others"
+
 
 def visualize_parser() -> Parser:
     """The parser of ``vision/visualize.py``."""
@@ -86,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.check:
         _check(args, trained, model, paths, outputs)
     elif args.spectrum:
-        batches = [images for images, _ in _load(args, trained, paths, device)]
+        batches = _load_all(args, trained, paths, device)
         spectra = record_spectrum(model.head, lambda: [trained.model(images) for images in batches])
         draw_spectrum(*spectra, args.spectrum, f"{trained.recipe['name']}, {len(paths)} images")
     else:
@@ -126,7 +128,7 @@ def _explain(
 
 def _write(found: Sequence[CaptionedImage], outputs: Sequence[Path], title: str, method: str) -> None:
     if not found:
-        raise UsageError("no image could be read: the command line; give others")
+        raise UsageError(NOTHING_READ)
     for path in outputs:
         if is_page(path):
             with atomic_file(path) as temporary:
@@ -168,11 +170,21 @@ def _load(
     )
 
 
+def _load_all(
+    args: Namespace, trained: TrainedModel, paths: Sequence[Path], device: torch.device
+) -> list[torch.Tensor]:
+    """Batches of the images that can be read, at least one."""
+    batches = [images for images, _ in _load(args, trained, paths, device) if len(images)]
+    if not batches:
+        raise UsageError(NOTHING_READ)
+    return batches
+
+
 def _check(
     args: Namespace, trained: TrainedModel, model: ImageModel, paths: Sequence[Path], outputs: Sequence[Path]
 ) -> None:
     device = next(model.model.parameters()).device
-    images = torch.cat([batch for batch, _ in _load(args, trained, paths, device)])
+    images = torch.cat(_load_all(args, trained, paths, device))
     view, target = model.view(), torch.zeros(1, dtype=torch.long, device=device)
 
     def attempt(method: str) -> None:

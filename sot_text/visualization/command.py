@@ -81,6 +81,8 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
     outputs = check_outputs(args.output or (), figures_only=args.check)
     model, task, num_inputs = load()
     rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
+    if not rows and (args.check or args.spectrum or outputs):
+        raise UsageError("no texts: standard input; pipe lines in, or name a file")
     if args.check:
         _check(args, model, rows, outputs)
         return

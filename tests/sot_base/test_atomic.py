@@ -108,3 +108,20 @@ class TestTorch:
         with pytest.raises(AttributeError, match=r"Can't (get|pickle) local object"):
             save_torch(lambda: None, tmp_path / "file.pt")
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_takes_the_place_of_no_file_and_that_of_what_a_link_leads_to(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with (
+        pytest.raises(NotADirectoryError, match="a file where a folder is to be written"),
+        atomic_folder(tmp_path / "file"),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    with atomic_folder(tmp_path / "link") as temporary:
+        (temporary / "new").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "there"]

@@ -95,6 +95,12 @@ def test_few_words(words):
         assert_close(parts.sum(dim=-1).double(), precise(tokens.double(), mask).detach())
 
 
+@pytest.mark.parametrize("words", [words for words in WORDS if words not in WITHOUT_SPLIT])
+def test_an_empty_batch(words):
+    parts = trained(head(words, "sum_fc")).token_contributions(draw()[0][:0])
+    assert parts.shape == (0, SIZES["num_classes"], 14)
+
+
 def test_a_part_of_svpn_is_the_bilinear_form_of_its_token():
     module = trained(head("mgcrp-svpn", "words"))
     tokens, _ = draw(valid=(14,))

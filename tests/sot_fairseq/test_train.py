@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from sot_base.safe_checkpoint import read_checkpoint
+from sot_fairseq.train import _user_dir
 from tests.sot_fairseq.conftest import command, run_train
 from tests.sot_fairseq.killed_training import contents, differences
 from tests.support import REPOSITORY
@@ -26,6 +27,20 @@ left, right = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
 print("stock", acc_and_f1(left, right)["f1"], pearson_and_spearman(left, right)["corr"] > 0.5)
 print("task", sklearn_metrics.accuracy_score(left, right))
 """
+
+
+@pytest.mark.parametrize(
+    "words, found",
+    [
+        ([], None),
+        (["data"], None),
+        (["--user-dir"], None),
+        (["data", "--user-dir", "a"], "a"),
+        (["--user-dir", "a", "data", "--user-dir=b"], "b"),
+    ],
+)
+def test_the_folder_of_a_plug_in_is_the_last_one_given(words, found):
+    assert _user_dir(words) == found
 
 
 @pytest.mark.slow

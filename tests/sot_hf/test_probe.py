@@ -12,6 +12,7 @@ from sot_hf import probe, run_glue
 from sot_hf.export import example_inputs
 from sot_hf.load_config import load_config
 from sot_hf.token_states import TextEncoder
+from sot_probe.trainee import Trainee
 from tests.sot_hf.conftest import write_rows
 from tests.sot_hf.models import DECODER, randomize, tokenizer
 
@@ -152,3 +153,27 @@ def test_usage_errors(run, tmp_path):
     with pytest.raises(SystemExit):
         run("--held-out", "1")
     assert not (tmp_path / "store").exists()
+
+
+def test_all_models_are_saved_although_the_first_seed_failed(run, monkeypatch, capsys):
+    evaluate = Trainee.evaluate
+
+    def fail_first(self, *args):
+        evaluate(self, *args)
+        if not started or self in started:
+            started.append(self)
+            self.give_up("the first training")
+
+    started: list[Trainee] = []
+    monkeypatch.setattr(Trainee, "evaluate", fail_first)
+    (entry,) = run("--heads", "gap", "--save", "all", "--held-out", "0", status=1)["heads"]["gap"]["seeds"].items()
+    assert entry[0] == "2"
+    assert load_config(entry[1]["model"]).num_labels == 2
+    assert "1 trainings failed: gap, seed 1 (the first training)" in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_the_output_is_found_before_the_encoder_runs(run, tmp_path, monkeypatch):
+    (tmp_path / "out").touch()
+    monkeypatch.setattr(TextEncoder, "encode", lambda *_: pytest.fail("the encoder ran"))
+    with pytest.raises(FileExistsError):
+        run("--heads", "gap")

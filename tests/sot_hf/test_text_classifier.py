@@ -1,5 +1,7 @@
 """`TextClassifier` with scikit-learn's own tools."""
 
+import json
+import pickle
 import subprocess
 import sys
 
@@ -63,6 +65,17 @@ def test_scikit_learns_tools(classifier, data, bert_folder, monkeypatch):
     assert pipeline.score([text.upper() for text in texts], labels) > 0.8
 
 
+def test_a_fitted_one_is_pickled_without_its_rows(classifier, data):
+    texts, labels = data
+    for layers in (0, [1, -1]):
+        classifier.set_params(layers=layers, epochs=1).fit(texts, labels)
+        expected = classifier.predict_proba(texts)  # transformers has put its hooks on the model
+        again = pickle.loads(pickle.dumps(classifier))
+        assert again.encoder_.cache.size == 0 < classifier.encoder_.cache.size
+        np.testing.assert_array_equal(again.predict_proba(texts), expected)
+    np.testing.assert_array_equal(classifier.predict_proba(["the cat", *texts])[1:], expected)  # and goes on
+
+
 LOAD = """
 import sys, numpy as np
 from sot_hf import TextClassifier
@@ -124,12 +137,54 @@ def test_early_stopping(classifier, data):
     assert classifier.fit(*data).n_iter_ < 200
 
 
+def test_saving_replaces_nothing_but_what_was_saved(classifier, data, bert_folder, tmp_path):
+    texts, labels = data
+    classifier.set_params(epochs=1, encoder=bert_folder).fit(texts, labels)
+    notes = tmp_path / "mine" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("keep")
+    with pytest.raises(UsageError, match=r"a folder of other files: .*mine; give a new one to save in"):
+        classifier.save_pretrained(notes.parent)
+    with pytest.raises(NotADirectoryError, match=r"a file where a folder is to be written: .*notes.txt"):
+        classifier.save_pretrained(notes)
+    assert notes.read_text() == "keep"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # nothing unfinished
+    (tmp_path / "new").mkdir()
+    for _ in range(2):
+        classifier.save_pretrained(tmp_path / "new")
+    assert TextClassifier.from_pretrained(tmp_path / "new").encoder == str(bert_folder)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"classes": ["cat", ["none"]]}, "not the parameters of TextClassifier"),
+        ({"classes": ["cat", None]}, "not the parameters of TextClassifier"),
+        ({"classes": []}, "not the parameters of TextClassifier"),
+        ({"classes": ["none", "cat"]}, "not a model of the classes none, cat: .*model; save it again"),
+        ({"params": {"max_length": "x"}}, "max_length must be a positive whole number, got 'x': .*model; correct it"),
+    ],
+)
+def test_a_damaged_description_is_named(classifier, data, tmp_path, change, message):
+    classifier.set_params(epochs=1).fit(*data).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "estimator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UsageError, match=message):
+        TextClassifier.from_pretrained(tmp_path / "model")
+
+
 def test_mistakes(classifier, data, tmp_path):
     texts, labels = data
     for change, message in (
         ({"head": "svm"}, "no such head 'svm': TextClassifier; give one of cls, "),
         ({"head_options": {"mgcrp_q2": 3}}, "no such option 'mgcrp_q2' of a head: TextClassifier"),
         ({"lr": -1}, "lr must be positive, got -1: TextClassifier"),
+        ({"lr": "1e-3"}, "lr must be positive, got '1e-3': TextClassifier"),
+        ({"epochs": 1.5}, "epochs must be a positive whole number, got 1.5: TextClassifier"),
+        ({"batch_size": 8.0}, "batch_size must be a positive whole number, got 8.0: TextClassifier"),
+        ({"class_weight": {"cat": -2}}, "a weight must be positive, got -2: class_weight 'cat'"),
+        ({"class_weight": {"cat": "2"}}, "a weight must be positive, got '2': class_weight 'cat'"),
+        ({"class_weight": [1, 2]}, "a list: class_weight; give 'balanced', or a dictionary"),
         ({"class_weight": {"dog": 2}}, "no such class: class_weight 'dog'; the classes are"),
         ({"layers": 7}, "no such layer: --layers 7"),
         ({"head": "mgcrp", "head_options": {"mgcrp_q": 0}}, "q_dim must be a positive integer, got 0"),
@@ -140,6 +195,22 @@ def test_mistakes(classifier, data, tmp_path):
         classifier.fit(texts, labels[:3])
     with pytest.raises(UsageError, match="all rows have the label 'cat'"):
         classifier.fit(texts[:2], ["cat", "cat"])
+    for rows, given, message in (
+        ([], [], "labels of 1 dimensions, empty: fit; give a list of labels, or 0 and 1 for each class"),
+        (texts, np.linspace(0, 1, 60), "labels of 1 dimensions, continuous"),
+        (texts, np.arange(120).reshape(60, 2), "labels of 2 dimensions, multiclass-multioutput"),
+        (texts, [None, *labels[1:]], "labels of 1 dimensions, unknown"),
+        (texts, [float("nan"), *range(59)], r"no labels of classes \(Input contains NaN"),
+        (texts, [["cat"], ["cat", "dog"]] * 30, r"no labels of classes \("),
+        (texts, None, "labels of 0 dimensions"),
+        (texts[0], labels, "one str where rows are expected: X; give a list of them"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            classifier.fit(rows, given)
+    column = clone(classifier).set_params(epochs=1).fit(texts, np.array(labels)[:, None])
+    assert column.classes_.tolist() == ["cat", "none"]
+    with pytest.raises(UsageError, match="one str where rows are expected"):
+        column.predict("the cat")  # else a label for each letter
     with pytest.raises(UsageError, match="a sample is not a text"):
         classifier.fit([*texts[:-1], 3], labels)
     (tmp_path / "estimator.json").write_text('{"params": {"svm": 1}, "classes": ["a"]}')

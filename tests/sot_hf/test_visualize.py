@@ -95,3 +95,13 @@ def test_a_regression_shows_numbers(run, tmp_path):
 def test_a_backbone_without_a_head_is_refused(run, bert_folder):
     with pytest.raises(UsageError, match="no trained head"):
         run(bert_folder, text="the cat\n")
+
+
+@pytest.mark.parametrize("words", [["--check"], ["--spectrum", "s.png"], ["--output", "page.html"]])
+def test_no_texts_make_no_file(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    folder = save(tmp_path / "run")
+    with pytest.raises(UsageError, match="no texts: standard input; pipe lines in, or name a file"):
+        run(folder, *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert run(folder) == ""

@@ -182,6 +182,16 @@ def test_mistakes(named, words, message):
         run(named, *words)
 
 
+@pytest.mark.parametrize("words", [["--check"], ["--spectrum", "spectrum.png"], []])
+def test_no_image_that_can_be_read(named, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.png").write_text("none")
+    options = ["--checkpoint", str(named / "plain.pth"), "--bad-images", "skip", "-j", "0"]
+    with pytest.raises(UsageError, match="no image could be read: the command line; give others"):
+        main(["bad.png", *options, *words])
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.png"]
+
+
 def test_the_documentation_has_every_option_and_its_commands_are_right(monkeypatch):
     text = (REPOSITORY / "docs" / "visualization.md").read_text(encoding="utf-8")
     for method in METHODS:

@@ -143,10 +143,12 @@ def _key(row: Any) -> str:
             raise UsageError(f"no such image: {path.absolute()}; check the path")
         status = path.stat()
         return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-    if not isinstance(row, Image.Image) and not (isinstance(row, np.ndarray) and row.dtype == np.uint8):
+    if not isinstance(row, Image.Image | np.ndarray):
         raise UsageError(f"not an image, but {type(row).__name__}: images; give paths, PIL's images or 8-bit arrays")
     values = np.asarray(row)
     mode = row.mode if isinstance(row, Image.Image) else ""
+    if not mode and (values.dtype != np.uint8 or values.ndim != 3 or values.shape[2] != 3 or not values.size):
+        raise UsageError(f"an array {values.shape} of {values.dtype}: images; give (height, width, 3) of uint8")
     return hashlib.sha256(f"{mode} {values.shape} {values.dtype} ".encode() + values.tobytes()).hexdigest()
 
 

@@ -98,6 +98,15 @@ def test_mistakes(classifier, data, tmp_path):
         classifier.fit(["nowhere.jpg", *paths[1:]], labels)
     with pytest.raises(UsageError, match="not an image, but int: images; give paths"):
         classifier.fit([3, *paths[1:]], labels)
+    photo = np.zeros((8, 9, 3), np.uint8)
+    for rows, shape in (
+        ([photo.transpose(2, 0, 1)], r"\(3, 8, 9\) of uint8"),
+        ([photo[:0]], r"\(0, 9, 3\) of uint8"),
+        ([photo.astype(float)], r"\(8, 9, 3\) of float64"),
+        (photo, r"\(9, 3\) of uint8"),  # one image, whose rows are no images
+    ):
+        with pytest.raises(UsageError, match=rf"an array {shape}: images; give \(height, width, 3\) of uint8"):
+            classifier.fit(list(rows) * 8, ["a", "b"] * (4 * len(rows)))
     with pytest.raises(UsageError, match="no weights of test_vit"):
         clone(classifier).set_params(checkpoint=None).fit(paths, labels)
     (tmp_path / "broken.png").write_bytes(b"none")
