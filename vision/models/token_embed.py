@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from timm.layers import PatchEmbed, to_2tuple
-from torch import Tensor
 
 from sot_core.published_form import unknown_key
 from vision.models.embed_stages import EMBED_STYLES, MAX_HALVINGS, build_tokenizer
@@ -152,11 +150,6 @@ class TokenEmbed(PatchEmbed):
                 device=device,
                 dtype=dtype,
             )
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.style != "linear":
-            x = x.contiguous(memory_format=torch.channels_last)  # in which all these convolutions are faster
-        return super().forward(x)
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
