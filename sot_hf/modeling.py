@@ -6,16 +6,14 @@ import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from sot_base.errors import UsageError
 from sot_base.safetensors_checksum import add_checksum, check_checksum
@@ -24,15 +22,22 @@ from sot_core.build import create_pooling
 from sot_core.covariance_pooling import CovariancePool
 from sot_core.layer_mix import LayerMix
 from sot_core.norms.alternatives import LearnableScale
+from sot_hf.backbone import (
+    check_loaded,
+    drop_pooler,
+    read_backbone_config,
+    read_config_values,
+    states_of_layers,
+    without_pooler,
+)
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.error_text import model_location
 from sot_hf.model_card import write_model_card
 
-__all__ = ["SoTForSequenceClassification", "states_of_layers"]
+__all__ = ["SoTForSequenceClassification"]
 
 logger = logging.getLogger(__name__)
 
-POOLER = "pooler"
 WEIGHTS = "model*.safetensors"  # what save_pretrained writes, one file or several
 # keyword arguments of from_pretrained that tell where files are
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder", "proxies")
@@ -70,7 +75,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         if backbone is None:
-            self.backbone = AutoModel.from_config(config.backbone, **_without_pooler(config.backbone))
+            self.backbone = AutoModel.from_config(config.backbone, **without_pooler(config.backbone))
         else:
             self.backbone = backbone
             for module in backbone.modules():
@@ -110,13 +115,13 @@ class SoTForSequenceClassification(PreTrainedModel):
         hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
         found = config
         if config is None or isinstance(config, SoTConfig):  # config.json says whether a head was saved with the model
-            values = _config_values(path, config, hub)
+            values = read_config_values(path, config, hub)
             if values.get("model_type") == SoTConfig.model_type:
                 kwargs.pop("config", None)
                 if config is None:
                     config, kwargs = SoTConfig.from_dict(values, return_unused_kwargs=True, **kwargs)
                 return cls.from_saved(path, *args, config=config, **kwargs)
-            found = _backbone_config(path, values, hub, kwargs) if config is None else config.backbone
+            found = read_backbone_config(path, values, hub, kwargs) if config is None else config.backbone
         kwargs.pop("config", None)
         own = {name: kwargs.pop(name) for name in CONFIG_ARGUMENTS if name in kwargs}
         if isinstance(config, SoTConfig):
@@ -150,7 +155,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         model, info = super().from_pretrained(
             path, *args, config=config, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
-        _check_loaded(info, path, ignore)
+        check_loaded(info, path, ignore)
         model._settle_gradients()  # loading makes new parameters, all of which learn
         if config.freeze_backbone:
             logger.warning(
@@ -175,7 +180,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         backbone, info = AutoModel.from_pretrained(
             path, config=config.backbone, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
         )
-        _check_loaded(info, path, ignore)
+        check_loaded(info, path, ignore)
         dense = None
         if backbone.config.model_type == "bert" and not info["missing_keys"]:
             dense = backbone.pooler.dense
@@ -191,7 +196,7 @@ class SoTForSequenceClassification(PreTrainedModel):
 
     def _settle_gradients(self) -> None:
         """Leave no parameter that learns without a gradient."""
-        _drop_pooler(self.backbone)
+        drop_pooler(self.backbone)
         if self.config.freeze_backbone:
             self.freeze_backbone()
 
@@ -202,7 +207,7 @@ class SoTForSequenceClassification(PreTrainedModel):
         """
         self.config.freeze_backbone = frozen
         self.backbone.requires_grad_(not frozen)
-        _drop_pooler(self.backbone)
+        drop_pooler(self.backbone)
         self.train(self.training)
 
     @torch.no_grad()
@@ -357,66 +362,3 @@ class SoTForSequenceClassification(PreTrainedModel):
             nn.init.ones_(module.factor)
         elif hasattr(module, "reset_parameters"):
             module.reset_parameters()
-
-
-def states_of_layers(outputs: Any, layers: Sequence[int]) -> list[Tensor]:
-    """The states (B, T, D) of some layers, from a backbone's output with ``output_hidden_states=True``.
-
-    The last one is the backbone's own result, which some backbones normalise once more.
-    """
-    last = len(outputs.hidden_states) - 1
-    return [outputs.last_hidden_state if layer == last else outputs.hidden_states[layer] for layer in layers]
-
-
-def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
-    """The argument that keeps a backbone from building a pooler nobody uses, where its class has one."""
-    model_class = MODEL_MAPPING.get(type(config), None)
-    if model_class is None or isinstance(model_class, (list, tuple)):
-        return {}
-    parameters = inspect.signature(model_class.__init__).parameters
-    return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
-
-
-def _drop_pooler(backbone: PreTrainedModel) -> None:
-    """Leave no parameter without a gradient: remove an optional pooler, freeze a required one."""
-    if getattr(backbone, "mask_emb", None) is not None:  # XLNet's, of its language model
-        backbone.mask_emb.requires_grad_(False)
-    if getattr(backbone, POOLER, None) is None:
-        return
-    if "add_pooling_layer" in inspect.signature(type(backbone).__init__).parameters:
-        backbone.pooler = None
-    else:
-        getattr(backbone, POOLER).requires_grad_(False)
-
-
-def _check_loaded(info: Mapping[str, Any], path: Any, ignore_mismatched_sizes: bool) -> None:
-    """Refuse incomplete weights; `info` is transformers' report."""
-    remedy = f"{model_location(path)}; give the config.json that belongs to the weights"
-    missing = sorted(key for key in info["missing_keys"] if not key.startswith(f"{POOLER}."))
-    if missing:
-        raise UsageError(f"the files lack {len(missing)} of its tensors ({', '.join(missing[:5])}): {remedy}")
-    other = sorted(f"{name} {[*found]} -> {[*wanted]}" for name, found, wanted in info["mismatched_keys"])
-    if other and not ignore_mismatched_sizes:
-        raise UsageError(
-            f"{len(other)} tensors have other shapes than config.json says ({', '.join(other[:5])}): {remedy}, or "
-            "ignore_mismatched_sizes=True for new ones"
-        )
-
-
-def _config_values(path: Any, config: PretrainedConfig | None, hub: dict[str, Any]) -> dict[str, Any]:
-    """Read ``config.json``; it may be absent beside a given `config`."""
-    try:
-        values, _ = PretrainedConfig.get_config_dict(path, **hub)
-    except OSError:
-        if config is None:
-            raise
-        return {}
-    return dict(values)
-
-
-def _backbone_config(path: Any, values: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]) -> Any:
-    """Build the configuration of a backbone; code that comes with a model needs transformers' consent."""
-    if values.get("model_type") in CONFIG_MAPPING and "auto_map" not in values:
-        return CONFIG_MAPPING[values["model_type"]].from_dict(values)
-    trust = {name: kwargs[name] for name in ("trust_remote_code",) if name in kwargs}
-    return AutoConfig.from_pretrained(path, **hub, **trust)

@@ -17,13 +17,14 @@ from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerBas
 
 from sot_base.errors import UsageError
 from sot_core import ClassificationHead
+from sot_hf.backbone import states_of_layers
 from sot_hf.batching import padded_length
 from sot_hf.configuration import SoTConfig
 from sot_hf.encoders import find_model
 from sot_hf.load_config import load_config
 from sot_hf.load_model import load_backbone, load_weights
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
-from sot_hf.modeling import SoTForSequenceClassification, states_of_layers
+from sot_hf.modeling import SoTForSequenceClassification
 from sot_probe.fingerprint import weights_digest
 from sot_probe.layer_head import LayerHead
 from sot_probe.options import resolve_layers
