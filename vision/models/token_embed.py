@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from timm.layers import PatchEmbed, to_2tuple
+from torch import Tensor
 
 from sot_core.published_form import unknown_key
 from vision.models.embed_stages import EMBED_STYLES, MAX_HALVINGS, build_tokenizer
@@ -150,6 +152,13 @@ class TokenEmbed(PatchEmbed):
                 device=device,
                 dtype=dtype,
             )
+
+    def forward(self, x: Tensor) -> Tensor:
+        # the other styles would gain as well, but with the channels last torch 2.14 aborts in the backward pass of some
+        # strided 1x1 convolutions, as ResNet's shortcuts are, on processors without AVX-512
+        if self.style == "densenet":
+            x = x.contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None

@@ -86,7 +86,7 @@ def test_autocast_computes_in_its_dtype():
         assert (value.float() - exact).norm() < 0.15 * exact.norm()  # bfloat16 has 3 digits; a wrong term shows as 1
 
 
-def test_compiled_and_exported_blocks_equal_the_eager_one():
+def test_an_exported_block_equals_the_eager_one():
     ours, _ = _blocks()
     image = _image()
     exported = torch.export.export(ours, (image,)).module()
