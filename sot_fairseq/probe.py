@@ -28,12 +28,12 @@ import torch
 from fairseq.optim.adam import Adam
 from torch import Tensor, nn
 
+from sot_base.device import choose_device
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import encoders, preprocess
 from sot_fairseq.probing.encoding import ProbeTask
 from sot_fairseq.probing.saving import save_classifier
 from sot_probe.command import check_options, run_probe
-from sot_probe.device import choose_device
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind

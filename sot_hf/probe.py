@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import atomic_folder
+from sot_base.device import choose_device
 from sot_base.errors import run_main
 from sot_hf.data import TextDataset, read_split, read_task, task_with_labels
 from sot_hf.load_model import MULTI_LABEL
 from sot_hf.token_states import MAX_TOKENS, TextEncoder, rows_digest
 from sot_probe.command import check_options, run_probe
-from sot_probe.device import choose_device
 from sot_probe.fingerprint import array_digest
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_hf.configuration import SoTConfig
 from sot_hf.load_config import load_config, saved_labels
 from sot_hf.load_model import MULTI_LABEL
 from sot_hf.token_states import MAX_TOKENS, TextEncoder, head_of, rows_digest, saved_layers
-from sot_probe.device import choose_device
 from sot_probe.estimator import HeadClassifier
-from sot_probe.estimator_input import check_positive
+from sot_probe.estimator_input import as_layers, check_positive
 from sot_probe.layer_head import LayerHead
 from sot_probe.row_cache import RowCache
 from sot_probe.states import TokenStates
@@ -83,7 +83,7 @@ class TextClassifier(HeadClassifier):
 
     def _open_encoder(self) -> _CachedEncoder:
         check_positive("max_length", self.max_length, whole=True, owner=type(self).__name__)
-        layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else (self.layers,)
+        layers = as_layers(self.layers)
         return _cached_encoder(self.encoder, layers, self.max_length, str(choose_device(self.device)))
 
     def _open_saved(self, folder: Path) -> tuple[_CachedEncoder, LayerHead]:

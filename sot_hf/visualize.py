@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
+from sot_base.device import choose_device
 from sot_base.errors import UsageError, run_main
 from sot_hf.configuration import SoTConfig
 from sot_hf.error_text import model_location
@@ -39,20 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = load_config(args.checkpoint)
         if not isinstance(config, SoTConfig):
             raise UsageError(f"no trained head: {model_location(args.checkpoint)}; give a model of sot_hf.run_glue")
+        device = choose_device(args.device)
         config.freeze_backbone = False
-        model = load_weights(args.checkpoint, config, dtype=torch.float32)
+        model = load_weights(args.checkpoint, config, dtype=torch.float32).to(device)
         tokenizer = load_tokenizer(args.checkpoint, model, args.tokenizer_name)
         length = usable_length(model, tokenizer, args.max_seq_length)
-        return HuggingFaceTextModel(_to_device(model, args.device), tokenizer, length), None, None
+        return HuggingFaceTextModel(model, tokenizer, length), None, None
 
     run_visualize(args, load)
-
-
-def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:  # an unknown name; a torch without CUDA asserts
-        raise UsageError(f"no such device: --device {device}; give cpu or cuda") from error
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from sot_base.atomic import atomic_file
 from sot_base.class_weights import parse_class_weights
+from sot_base.device import choose_device
 from sot_base.download.file import cache_dir
 from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
 from sot_base.summary import summarize
-from sot_probe.device import choose_device
 from sot_probe.experiment import Choice, Experiment, SeedResult
 from sot_probe.grid import ProbeSettings, grid, training_words
 from sot_probe.layer_head import LayerHead

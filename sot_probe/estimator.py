@@ -17,11 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from sot_base.atomic import atomic_folder
+from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_core.options import HEAD_OPTIONS
-from sot_probe.device import choose_device
-from sot_probe.estimator_input import as_labels, as_rows, check_positive, weights_by_label
+from sot_probe.estimator_input import as_labels, as_layers, as_rows, check_positive, draw_seed, weights_by_label
 from sot_probe.grid import HEAD_NAMES, head_fields
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
@@ -151,7 +151,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 )
         self.encoder_ = self._open_encoder()
         objective = Objective(kind, len(self.classes_), self._class_weights(as_targets(targets, kind), kind))
-        seed = int(np.random.default_rng(self.random_state).integers(2**31))
+        seed = draw_seed(self.random_state)
         candidate = Candidate(self._create_head, self._settings(len(rows)))
         data = Split(self.encoder_.states(rows), as_targets(targets, kind))
         train, watch = data, {}
@@ -176,8 +176,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _create_head(self) -> LayerHead:
         head = self.encoder_.create_head(self._head_settings(), len(self.classes_), self.encoder_.start)
-        several = isinstance(self.layers, list | tuple) and len(self.layers) > 1
-        return LayerHead(head, 0, len(self.layers) if several else 0)
+        count = len(as_layers(self.layers))
+        return LayerHead(head, 0, count if count > 1 else 0)
 
     def _head_settings(self) -> dict[str, Any]:
         """Fields of `HeadConfig`."""
@@ -196,7 +196,10 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             names = HEAD_NAMES if self.head not in HEAD_NAMES else sorted(known)
             raise UsageError(f"no such {what}: {type(self).__name__}; give one of {', '.join(names)}")
         for name in ("lr", "batch_size", "epochs", "n_iter_no_change"):
-            check_positive(name, getattr(self, name), whole=name != "lr", owner=type(self).__name__)
+            may_be_none = name in ("epochs", "n_iter_no_change")
+            owner = type(self).__name__
+            check_positive(name, getattr(self, name), whole=name != "lr", owner=owner, none=may_be_none)
+        check_positive("weight_decay", self.weight_decay, whole=False, owner=type(self).__name__, zero=True)
         updates = -(-rows // self.batch_size)
         epochs = max(EPOCHS, -(-MIN_UPDATES // updates)) if self.epochs is None else self.epochs
         return TrainingSettings(self.lr, self.batch_size, epochs, self.weight_decay)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -12,7 +11,7 @@ from sklearn.utils.multiclass import type_of_target
 
 from sot_base.errors import UsageError
 
-__all__ = ["as_labels", "as_rows", "check_positive", "weights_by_label"]
+__all__ = ["as_labels", "as_layers", "as_rows", "check_positive", "draw_seed", "weights_by_label"]
 
 
 def as_rows(X: Any) -> list[Any]:
@@ -49,15 +48,49 @@ def as_labels(y: Any) -> tuple[np.ndarray, str]:
     return labels, kind
 
 
-def check_positive(name: str, value: Any, whole: bool, owner: str) -> None:
-    """Make sure that a parameter is None or a positive number.
+def as_layers(layers: Any) -> tuple[int, ...]:
+    """One layer, or several, as a tuple.
+
+    Raises:
+        UsageError: if they are not whole numbers.
+    """
+    found = tuple(layers) if isinstance(layers, list | tuple) else (layers,)
+    if not found or not all(isinstance(layer, Integral) for layer in found):
+        raise UsageError(f"not a layer or a list of layers: layers {layers!r}; give whole numbers, such as -1")
+    return tuple(int(layer) for layer in found)
+
+
+def draw_seed(random_state: Any) -> int:
+    """A seed from a number, one of numpy's generators, or None for a random one.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    try:
+        return int(np.random.default_rng(random_state).integers(2**31))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"not a seed ({error}): random_state {random_state!r}; give a number from 0") from None
+
+
+def check_positive(name: str, value: Any, whole: bool, owner: str, none: bool = True, zero: bool = False) -> None:
+    """Make sure that a parameter is a positive number.
+
+    Args:
+        name: Its name.
+        value: Its value.
+        whole: Whether it must be a whole number.
+        owner: What it is a parameter of.
+        none: Whether None will do.
+        zero: Whether 0 will do.
 
     Raises:
         UsageError: naming it and its owner.
     """
-    is_number = isinstance(value, Integral if whole else Real)
-    if value is not None and not (is_number and 0 < value < float("inf")):
-        kind = "a positive whole number" if whole else "positive"
+    if value is None and none:
+        return
+    is_number = isinstance(value, Integral if whole else Real) and 0.0 <= float(value) < float("inf")
+    if not is_number or (value == 0 and not zero):
+        kind = "a positive whole number" if whole else "0 or more" if zero else "positive"
         raise UsageError(f"{name} must be {kind}, got {value!r}: {owner}; correct it")
 
 
@@ -74,5 +107,5 @@ def weights_by_label(given: Any, labels: Sequence[Any]) -> list[float]:
     if unknown:
         raise UsageError(f"no such class: class_weight {unknown[0]!r}; the classes are {list(labels)}")
     for label, weight in given.items():
-        check_positive("a weight", math.nan if weight is None else weight, False, f"class_weight {label!r}")
+        check_positive("a weight", weight, whole=False, owner=f"class_weight {label!r}", none=False)
     return [float(given.get(label, 1.0)) for label in labels]

@@ -26,9 +26,9 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from sot_base.atomic import atomic_folder
+from sot_base.device import choose_device
 from sot_base.errors import UsageError, run_main
 from sot_probe.command import check_options, run_probe
-from sot_probe.device import choose_device
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind

@@ -14,6 +14,7 @@ from fairseq import checkpoint_utils
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
+from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_fairseq.data.dataset import SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
@@ -290,7 +291,7 @@ def from_pretrained(
         >>> predictor.predict([("A cat sleeps.", "An animal rests.")])[0].label  # doctest: +SKIP
         'entailment'
     """
-    device = _find_device(device)
+    device = choose_device(device)
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
     state = read_checked_checkpoint(checkpoint, to_build=True)
     settings = _task_settings(state)
@@ -330,15 +331,6 @@ def _task_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of the task, none in a checkpoint of an old version of fairseq."""
     settings = (state.get("cfg") or {}).get("task") or {}
     return settings if isinstance(settings, Mapping) else vars(settings)
-
-
-def _find_device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # an unknown name; a torch without CUDA asserts
-        raise UsageError(f"no such device: {device} ({str(error).splitlines()[0]}); give cpu or cuda") from None
-    return found
 
 
 def _find_checkpoint(path: Path, checkpoint_file: str | None) -> Path:

@@ -186,7 +186,15 @@ def test_mistakes(classifier, data, tmp_path):
         ({"class_weight": {"cat": "2"}}, "a weight must be positive, got '2': class_weight 'cat'"),
         ({"class_weight": [1, 2]}, "a list: class_weight; give 'balanced', or a dictionary"),
         ({"class_weight": {"dog": 2}}, "no such class: class_weight 'dog'; the classes are"),
+        ({"weight_decay": -1}, "weight_decay must be 0 or more, got -1: TextClassifier"),
+        ({"lr": None}, "lr must be positive, got None: TextClassifier"),
+        ({"batch_size": None}, "batch_size must be a positive whole number, got None: TextClassifier"),
+        ({"random_state": -1}, "not a seed .*: random_state -1; give a number from 0"),
+        ({"random_state": "x"}, "not a seed .*: random_state 'x'; give a number from 0"),
+        ({"device": "meta"}, "no such device: meta"),
         ({"layers": 7}, "no such layer: --layers 7"),
+        ({"layers": []}, r"not a layer or a list of layers: layers \[\]; give whole numbers"),
+        ({"layers": 1.5}, "not a layer or a list of layers: layers 1.5; give whole numbers"),
         ({"head": "mgcrp", "head_options": {"mgcrp_q": 0}}, "q_dim must be a positive integer, got 0"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from sot_base.device import choose_device
 from sot_base.errors import UsageError
-from sot_probe.device import choose_device
 from sot_probe.estimator import HeadClassifier
+from sot_probe.estimator_input import as_layers
 from sot_probe.layer_head import LayerHead
 from sot_probe.row_cache import RowCache
 from sot_probe.states import TokenStates
@@ -91,7 +92,7 @@ class ImageClassifier(HeadClassifier):
         self.img_size = img_size
 
     def _open_encoder(self) -> _CachedEncoder:
-        layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else (self.layers,)
+        layers = as_layers(self.layers)
         device = str(choose_device(self.device))
         return _cached_encoder(self.model, self.pretrained, self.checkpoint, self.img_size, layers, device)
 
