@@ -95,7 +95,7 @@ def test_few_words(words):
         assert_close(parts.sum(dim=-1).double(), precise(tokens.double(), mask).detach())
 
 
-@pytest.mark.parametrize("words", [words for words in WORDS if words not in WITHOUT_SPLIT])
+@pytest.mark.parametrize("words", SPLITTING_WORDS)
 def test_an_empty_batch(words):
     parts = trained(head(words, "sum_fc")).token_contributions(draw()[0][:0])
     assert parts.shape == (0, SIZES["num_classes"], 14)
