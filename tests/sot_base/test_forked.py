@@ -78,8 +78,12 @@ def test_children_pass_signals_on_to_forks():
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(600)
 
-    with Children() as children:
-        process = children.fork(send_to_the_parent)
-        with pytest.raises(SystemExit) as end:
-            children.wait(process)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # trainings in this process may have left a handler
+    try:
+        with Children() as children:
+            process = children.fork(send_to_the_parent)
+            with pytest.raises(SystemExit) as end:
+                children.wait(process)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert (end.value.code, process.returncode) == (128 + signal.SIGTERM, -signal.SIGTERM)
