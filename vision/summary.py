@@ -24,7 +24,7 @@ from vision.cli.config_file import Parser
 from vision.cli.options import positive_int
 from vision.cli.train_options import given_head_settings
 from vision.models.build import build_model, model_recipe
-from vision.models.dense_block import ReluDenseBlock, Transition
+from vision.models.dense_block import Transition
 from vision.models.sizes import PUBLISHED_SIZES
 
 __all__ = ["Part", "count_parts", "format_all", "format_parts", "main"]
@@ -65,7 +65,7 @@ def count_parts(model: nn.Module, img_size: tuple[int, int] | None = None, depth
     image = torch.empty(1, channels, *(img_size or size), device="meta")
     model = model.eval().to("meta")
     for module in model.modules():
-        if isinstance(module, (Pooling, ReluDenseBlock, Transition)):  # a hook lets them call their parts as modules
+        if isinstance(module, (Pooling, Transition)):  # a hook lets them call their parts as modules
             module.register_forward_hook(lambda module, args, output: None)
     sizes = {operator: _output_size for operator in flop_registry}
     flops, activations = FlopCounterMode(display=False), FlopCounterMode(display=False, custom_mapping=sizes)
