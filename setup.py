@@ -10,7 +10,15 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "sot_core" / "__init__.py"
 
 # Floors of tqdm, scikit-learn and filelock: the first versions without a published vulnerability.
 PROBE = ["tqdm>=4.66.3", "scikit-learn>=1.5", "numpy>=1.24", "filelock>=3.20.1"]
-VIZ = ["captum>=0.8,<1", "matplotlib>=3.8", "numpy>=1.24", "scipy>=1.10", "scikit-learn>=1.5", "tensorboard>=2.15"]
+VIZ = [
+    "captum>=0.8,<1",
+    "matplotlib>=3.8",
+    "numpy>=1.24",
+    "scipy>=1.10",
+    "scikit-learn>=1.5",
+    "tensorboard>=2.15",
+    "tqdm>=4.66.3",
+]
 TEXT = [*PROBE, "tokenizers>=0.15", "regex>=2022.1", "safetensors>=0.4", "scipy>=1.10"]
 VISION = [*PROBE, "timm>=1.0.31,<1.1", "torchvision>=0.19", "pyyaml>=6"]
 EXTRAS = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
@@ -71,7 +72,7 @@ def check_methods(
     names = [*(name for name in methods if name != "random"), "random"]
     curves: dict[str, list[Curves]] = {name: [] for name in names}
     correlations: dict[str, list[float]] = {name: [] for name in names}
-    for index in range(num_samples):
+    for index in tqdm(range(num_samples), desc="samples", leave=False, disable=None):
         for name in names:
             values = scores(index, name, False)
             curves[name].append(deletion_insertion(values, partial(evaluate, index)))
