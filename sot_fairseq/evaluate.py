@@ -18,9 +18,9 @@ from pathlib import Path
 
 from sot_base.errors import UsageError, run_main
 from sot_fairseq.data.header import HEADER, DataHeader
-from sot_fairseq.predict import add_model_options
 from sot_fairseq.prediction.predictor import SentencePredictor, from_pretrained
 from sot_text.metrics import check_metrics
+from sot_text.predict_command import add_device_options
 
 __all__ = ["evaluate", "main"]
 
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--metrics", nargs="+", help="names of metrics (default: those of the task)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_model_options(parser)
+    add_device_options(parser)
+    parser.add_argument("--head", help="name of the classification head; default: the one trained")
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     metrics = None if args.metrics is None else check_metrics(args.metrics)

@@ -5,189 +5,33 @@ r"""Predict with a fine-tuned checkpoint: reads sentences, writes label names an
     python -m sot_fairseq.predict out/topics reviews.tsv --text-columns title,body --json
     python -m sot_fairseq.predict out/mnli/seed-1 glue_data/MNLI/test_mismatched.tsv --submission submission
 
-The input is one of
-
-* standard input (no file, or ``-``): one text a line, the two of a pair with a tab between them, no header line. An
-  empty line is an empty text, or two;
-* a file of the GLUE task that the model was trained on, or of ``--task``: train, dev or test, recognised by the file's
-  name or else by its first line;
-* any TSV file with a header line and ``--text-columns``.
-
-The output goes to standard output or ``--output``: the label and one column of probabilities for each class, in the
-model's order, with a header line if the input is a file; or with ``--json`` one JSON object a line. A regression gives
-the number alone, a model of several labels those whose probability is at least ``--threshold``, as ``a,b``. Lines of
-standard input give as many lines.
-``--submission`` writes what GLUE's server takes, into a file or under GLUE's name into a folder, and nothing else
-unless ``--output`` or ``--json`` is given as well.
+:mod:`sot_text.predict_command` describes input and output.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import logging
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Sequence
 
-import torch
-
-from sot_base.atomic import atomic_file
-from sot_base.errors import UsageError, run_main
-from sot_base.names import join_names, split_names
-from sot_fairseq.prediction.predictor import Prediction, SentencePredictor, from_pretrained
-from sot_text.glue import GLUE_TASKS, GlueTask, get_task
-from sot_text.read_input import Row, read_lines, read_task_file
-from sot_text.submission import (
-    INDEX_COLUMNS,
-    check_submission,
-    submission_indices,
-    submission_path,
-    write_submission,
-)
-from sot_text.tsv import TsvTable, read_tsv
+from sot_base.errors import run_main
+from sot_fairseq.prediction.predictor import SentencePredictor, from_pretrained
+from sot_text.glue import GLUE_TASKS, GlueTask
+from sot_text.predict_command import predict_parser, run_predict
 
 __all__ = ["main"]
-
-CHUNK = 4096  # rows predicted and written at once: bounds the memory
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Predict from the command line."""
-    args = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    _check_options(args)
-    predictor = from_pretrained(args.checkpoint, head=args.head, data=args.data, device=args.device)
-    task = _task(args, predictor)
-    if args.input == "-":
-        table, rows = None, read_lines(sys.stdin.buffer, predictor.num_inputs)
-    else:
-        table, rows = _read_file(Path(args.input), args, task, predictor.num_inputs)
-    submission, indices = None, []
-    if args.submission is not None and task is not None and table is not None:
-        check_submission(task, predictor.labels)
-        indices = submission_indices(table, task)
-        submission = submission_path(args.submission, task, Path(args.input))
-    labels: list[str | float | tuple[str, ...]] = []
-    with _output(args.output, silent=submission is not None and not args.json) as stream:
-        if stream is not None and table is not None and not args.json:
-            stream.write("\t".join(["label", *predictor.labels] if predictor.labels else ["prediction"]) + "\n")
-        for predictions in _predict(predictor, rows, args):
-            if stream is not None:
-                as_line = _as_json if args.json else _as_tsv
-                stream.writelines(as_line(prediction) + "\n" for prediction in predictions)
-            if submission is not None:
-                labels += [prediction.label for prediction in predictions]
-    if submission is not None and task is not None:
-        write_submission(submission, task, indices, labels)
-        sys.stderr.write(f"wrote {submission}\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.predict", description=__doc__.split("\n")[0])
-    parser.add_argument("checkpoint", help="the --save-dir of a training, or a checkpoint file")
-    parser.add_argument("input", nargs="?", default="-", help="a TSV file; default: lines of standard input")
-    parser.add_argument("--task", help=f"the GLUE task of the file ({', '.join(GLUE_TASKS)}); default: the model's")
-    parser.add_argument("--text-columns", metavar="A[,B]", help="names of one or two columns, as in the file's line 1")
-    parser.add_argument("--json", action="store_true", help="write one JSON object a line instead of a TSV file")
-    parser.add_argument("--output", metavar="FILE", help="where to write; default: standard output")
-    parser.add_argument("--submission", metavar="FILE_OR_DIR", help="write what GLUE's server takes of a test file")
-    parser.add_argument(
-        "--threshold", type=float, default=0.5, help="several labels a row: probability of a label (default: 0.5)"
-    )
-    add_model_options(parser)
-    parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
-    return parser
-
-
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a model is used."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--batch-size", type=int, default=64, help="rows computed at once (default: %(default)s)")
-    parser.add_argument("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
+    parser = predict_parser("python -m sot_fairseq.predict", __doc__.split("\n")[0])
     parser.add_argument("--head", help="name of the classification head; default: the one trained")
+    parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
+    args = parser.parse_args(arguments)
 
+    def load() -> tuple[SentencePredictor, GlueTask | None]:
+        predictor = from_pretrained(args.checkpoint, head=args.head, data=args.data, device=args.device)
+        return predictor, None if predictor.header is None else GLUE_TASKS.get(predictor.header.task)
 
-def _check_options(args: argparse.Namespace) -> None:
-    if args.text_columns and args.task:
-        raise UsageError("--text-columns beside --task: the command line; leave one out")
-    if args.input == "-" and sys.stdin is None:
-        raise UsageError("standard input is closed: the command line; name a file, or pipe lines in")
-    for option, path in (("--output", args.output), ("--submission", args.submission)):
-        if path and os.path.isfile(path) and os.path.exists(args.input) and os.path.samefile(path, args.input):
-            raise UsageError(f"{option} would replace the input: {os.path.abspath(path)}; choose another")
-    if args.input == "-":
-        given = [name for name in ("task", "text_columns", "submission") if getattr(args, name) is not None]
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} without a file: the command line; name the TSV file")
-    if args.batch_size < 1:
-        raise UsageError(f"not a positive number: --batch-size {args.batch_size}; give 1 or more")
-    if not 0 <= args.threshold <= 1:
-        raise UsageError(f"not a probability: --threshold {args.threshold:g}; give a number from 0 to 1")
-
-
-def _task(args: argparse.Namespace, predictor: SentencePredictor) -> GlueTask | None:
-    """The GLUE task whose files and labels are meant, if there is one."""
-    if args.task:
-        return get_task(args.task)
-    if predictor.header is not None and predictor.header.task in GLUE_TASKS:
-        return GLUE_TASKS[predictor.header.task]
-    if args.submission is not None:
-        raise UsageError("the model's data are not those of a GLUE task: --submission; give --task")
-    return None
-
-
-def _read_file(
-    path: Path, args: argparse.Namespace, task: GlueTask | None, num_inputs: int | None
-) -> tuple[TsvTable, Iterable[Row]]:
-    optional = INDEX_COLUMNS if args.submission is not None else ()
-    columns: Sequence[str]
-    if args.text_columns:
-        columns = split_names(args.text_columns, "--text-columns")
-        table = read_tsv(path, columns, optional=[name for name in optional if name not in columns])
-    elif task is not None:
-        table, columns = read_task_file(path, task, optional)
-    else:
-        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns")
-    if num_inputs is not None and len(columns) != num_inputs:
-        raise UsageError(
-            f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "
-            f"{path.absolute()}; give the columns or the task of the model"
-        )
-    return table, zip(*(table.columns[column] for column in columns), strict=True)
-
-
-def _predict(predictor: SentencePredictor, rows: Iterable[Row], args: argparse.Namespace) -> Iterator[list[Prediction]]:
-    rows = iter(rows)
-    while chunk := list(islice(rows, CHUNK)):
-        yield predictor.predict(chunk, args.batch_size, args.threshold)
-
-
-@contextlib.contextmanager
-def _output(path: str | None, silent: bool) -> Iterator[TextIO | None]:
-    """The stream to write to; None if nothing is asked for."""
-    if path is not None:
-        with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-    else:
-        yield None if silent else sys.stdout
-
-
-def _as_tsv(prediction: Prediction) -> str:
-    if not prediction.probabilities:
-        return f"{prediction.label:.6g}"
-    label = join_names(prediction.label) if isinstance(prediction.label, tuple) else str(prediction.label)
-    return "\t".join([label, *(f"{value:.6f}" for value in prediction.probabilities.values())])
-
-
-def _as_json(prediction: Prediction) -> str:
-    if not prediction.probabilities:
-        return json.dumps({"prediction": prediction.label})
-    return json.dumps(prediction._asdict(), ensure_ascii=False)
+    run_predict(args, load)
 
 
 if __name__ == "__main__":

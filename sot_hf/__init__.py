@@ -7,9 +7,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from sot_hf.configuration import SoTConfig
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_hf.predictor import TextPredictor
 from sot_hf.text_classifier import TextClassifier
 
-__all__ = ["SoTConfig", "SoTForSequenceClassification", "TextClassifier"]
+__all__ = ["SoTConfig", "SoTForSequenceClassification", "TextClassifier", "TextPredictor"]
 
 AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
 AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)

@@ -19,6 +19,7 @@ from transformers.utils import logging as hf_logging
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
+from sot_hf.load_model import load_trained
 from sot_hf.modeling import SoTForSequenceClassification
 
 __all__ = ["example_inputs", "export_onnx", "main"]
@@ -142,18 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     hf_logging.set_verbosity_warning()
-    print(export_onnx(_load(args.model), args.output, args.opset))  # noqa: T201
-
-
-def _load(folder: str) -> SoTForSequenceClassification:
-    from sot_hf.configuration import SoTConfig
-    from sot_hf.load_config import load_config
-    from sot_hf.load_model import load_weights
-
-    config = load_config(folder)
-    if not isinstance(config, SoTConfig):
-        raise UsageError(f"a backbone without a head: {os.path.abspath(folder)}; train one with sot_hf.run_glue")
-    return load_weights(folder, config)
+    print(export_onnx(load_trained(args.model), args.output, args.opset))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from sot_base.errors import UsageError
 from sot_base.names import name_key
 from sot_hf.configuration import SoTConfig
 from sot_hf.error_text import first_sentence, model_location
-from sot_hf.load_config import saved_labels
+from sot_hf.load_config import load_config, saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
 
-__all__ = ["load_backbone", "load_model", "load_weights"]
+__all__ = ["load_backbone", "load_model", "load_trained", "load_weights"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,23 @@ def load_weights(path: str, config: PretrainedConfig, **arguments: Any) -> SoTFo
         UsageError: For whatever keeps the weights from loading.
     """
     return _load(SoTForSequenceClassification.from_saved, path, config, arguments)
+
+
+def load_trained(path: str, **arguments: Any) -> SoTForSequenceClassification:
+    """Load a model that was saved with its head.
+
+    Args:
+        path: Folder or name of the model.
+        **arguments: As `PreTrainedModel.from_pretrained`.
+
+    Raises:
+        UsageError: For a backbone without a head, or whatever keeps the weights from loading.
+    """
+    config = load_config(path)
+    if not isinstance(config, SoTConfig):
+        raise UsageError(f"no trained head: {model_location(path)}; give a model of sot_hf.run_glue or sot_hf.probe")
+    config.freeze_backbone = False
+    return load_weights(path, config, **arguments)
 
 
 def load_backbone(path: str, config: PretrainedConfig) -> SoTForSequenceClassification:

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from transformers.utils import logging as hf_logging
 
 from sot_base.device import choose_device
-from sot_base.errors import UsageError, run_main
-from sot_hf.configuration import SoTConfig
-from sot_hf.error_text import model_location
-from sot_hf.load_config import load_config
-from sot_hf.load_model import load_weights
+from sot_base.errors import run_main
+from sot_hf.load_model import load_trained
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.text_model import HuggingFaceTextModel
 from sot_text.glue import GlueTask
@@ -35,14 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--max-seq-length", type=int, help="maximum number of tokens of a text; longer texts are truncated"
     )
     args = parser.parse_args(arguments)
+    hf_logging.disable_progress_bar()
 
     def load() -> tuple[HuggingFaceTextModel, GlueTask | None, int | None]:
-        config = load_config(args.checkpoint)
-        if not isinstance(config, SoTConfig):
-            raise UsageError(f"no trained head: {model_location(args.checkpoint)}; give a model of sot_hf.run_glue")
-        device = choose_device(args.device)
-        config.freeze_backbone = False
-        model = load_weights(args.checkpoint, config, dtype=torch.float32).to(device)
+        model = load_trained(args.checkpoint, dtype=torch.float32).to(choose_device(args.device))
         tokenizer = load_tokenizer(args.checkpoint, model, args.tokenizer_name)
         length = usable_length(model, tokenizer, args.max_seq_length)
         return HuggingFaceTextModel(model, tokenizer, length), None, None

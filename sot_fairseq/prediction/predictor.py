@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,24 +23,12 @@ from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, up
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.metrics import compute_metrics
+from sot_text.prediction import Prediction, check_finite_logits, predictions_from
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
 
 CHECKPOINTS = ("checkpoint_best.pt", "checkpoint_last.pt")
 Sentence = str | Sequence[str]
-
-
-class Prediction(NamedTuple):
-    """What the model says of one sentence or pair.
-
-    Attributes:
-        label: Name of the most probable class; for regression the predicted number; of a model that gives several
-            labels the names of all classes that are probable enough, in the model's order.
-        probabilities: Probability of each class by its name; empty for regression.
-    """
-
-    label: str | float | tuple[str, ...]
-    probabilities: dict[str, float]
 
 
 class SentencePredictor:
@@ -90,20 +78,7 @@ class SentencePredictor:
         Raises:
             UsageError: for a row that is not a text, or single texts where pairs are wanted or the reverse.
         """
-        logits = self.logits(sentences, batch_size)
-        if self.regression:
-            return [Prediction(float(row[0]), {}) for row in logits]
-        names = self.labels
-        if self.multi_label:
-            rows = logits.double().sigmoid().tolist()
-            chosen = [tuple(name for name, p in zip(names, row, strict=True) if p >= threshold) for row in rows]
-            return [
-                Prediction(labels, dict(zip(names, row, strict=True))) for labels, row in zip(chosen, rows, strict=True)
-            ]
-        probabilities = logits.double().softmax(dim=-1)
-        return [
-            Prediction(names[int(row.argmax())], dict(zip(names, row.tolist(), strict=True))) for row in probabilities
-        ]
+        return predictions_from(self.logits(sentences, batch_size), self.labels, self.multi_label, threshold)
 
     def logits(self, sentences: Sequence[Sentence], batch_size: int = 64) -> Tensor:
         """Logits of sentences or pairs.
@@ -236,12 +211,7 @@ class SentencePredictor:
             output[torch.from_numpy(rows)] = logits.float().cpu()
         if output is None:
             return torch.empty(0, self.task.cfg.num_classes)
-        if not output.isfinite().all():
-            rows = int((~output.isfinite()).any(dim=-1).sum())
-            raise UsageError(
-                f"the outputs of {rows} of {len(output)} rows are not finite: the checkpoint; its training has failed, "
-                "train with a lower --lr"
-            )
+        check_finite_logits(output, "the checkpoint", "its training has failed, train with a lower --lr")
         return output
 
 

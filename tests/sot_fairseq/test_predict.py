@@ -13,6 +13,7 @@ import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import predict
 from sot_fairseq.prediction import predictor as hub
+from sot_text import predict_command
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows
 from tests.sot_fairseq.glue_files import train_task
 from tests.support import REPOSITORY
@@ -53,7 +54,7 @@ def test_a_thousand_lines_of_all_lengths_are_predicted_as_each_alone(model, run,
     rng = random.Random(7)
     texts = [sentence(rng, longest=30) for _ in range(990)] + [""] * 10
     rng.shuffle(texts)
-    monkeypatch.setattr(predict, "CHUNK", 300)
+    monkeypatch.setattr(predict_command, "CHUNK", 300)
     lines = run(model, "--batch-size", "13", text="".join(f"{text}\n" for text in texts))
     assert len(lines) == 1000
     predictor = sot_fairseq.from_pretrained(model)

@@ -46,5 +46,5 @@ def test_what_cannot_be_exported(head, more, tmp_path):
 
 
 def test_a_backbone_is_no_classifier(bert_folder, tmp_path):
-    with pytest.raises(UsageError, match="a backbone without a head"):
+    with pytest.raises(UsageError, match="no trained head"):
         main([str(bert_folder), "--output", str(tmp_path / "model.onnx")])

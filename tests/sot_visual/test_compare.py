@@ -93,5 +93,5 @@ def test_mistakes(tmp_path, name, content, message):
 
 
 def test_the_output_is_a_page(text_run):
-    with pytest.raises(UsageError, match="not a page: --output page.png; give a file that ends with .html"):
+    with pytest.raises(UsageError, match=r"not a page: --output page\.png; give a file that ends with \.html"):
         main([str(text_run), "--output", "page.png"])

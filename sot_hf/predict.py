@@ -1,0 +1,79 @@
+r"""Predict with a trained model: reads sentences, writes label names and probabilities, line by line.
+
+    echo "A charming, funny film." | python -m sot_hf.predict sst2-run
+    python -m sot_hf.predict cola-run glue_data/CoLA/dev.tsv --task CoLA --output predictions.tsv
+    python -m sot_hf.predict topics-run reviews.tsv --text-columns title,body --json
+    python -m sot_hf.predict sst2-run reviews.tsv --text-columns text --precision int8
+
+:mod:`sot_text.predict_command` describes input and output. ``--precision`` and ``--onnx`` are faster on a CPU; how far
+the predictions of the first 256 rows differ from those in float32 is written to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from transformers.utils import logging as hf_logging
+
+from sot_base.errors import UsageError, run_main
+from sot_hf.predictor import PRECISIONS, TextPredictor, compare_predictions
+from sot_text.glue import GlueTask
+from sot_text.predict_command import predict_parser, run_predict
+from sot_text.prediction import Prediction
+
+__all__ = ["main"]
+
+COMPARED = 256  # rows
+
+
+class _ComparedPredictor:
+    """A faster predictor that compares its first rows with float32, see `sot_text.prediction.Predictor`."""
+
+    def __init__(self, predictor: TextPredictor, exact: TextPredictor, name: str) -> None:
+        self.predictor, self.exact, self.name = predictor, exact, name
+        self.labels, self.num_inputs = predictor.labels, predictor.num_inputs
+        self.compared = False
+
+    def predict(self, sentences: Sequence[tuple[str, ...]], batch_size: int, threshold: float) -> list[Prediction]:
+        found = self.predictor.predict(sentences, batch_size, threshold)
+        if not self.compared:
+            self.compared = True
+            expected = self.exact.predict(sentences[:COMPARED], batch_size, threshold)
+            told = compare_predictions(found[: len(expected)], expected)
+            sys.stderr.write(f"{self.name} against float32: {told}\n")
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Predict from the command line."""
+    parser = predict_parser("python -m sot_hf.predict", __doc__.split("\n")[0])
+    parser.add_argument("--tokenizer-name", help="folder or name of the tokenizer; default: beside the model")
+    parser.add_argument(
+        "--max-seq-length", type=int, help="maximum number of tokens of a text; longer texts are truncated"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
+    )
+    parser.add_argument("--onnx", metavar="FILE", help="run this export of the model with ONNX Runtime")
+    args = parser.parse_args(arguments)
+    hf_logging.disable_progress_bar()
+
+    def load() -> tuple[TextPredictor | _ComparedPredictor, GlueTask | None]:
+        exact = TextPredictor(args.checkpoint, args.tokenizer_name, args.max_seq_length, args.device)
+        if args.onnx is not None:
+            return _ComparedPredictor(exact.on_onnx(args.onnx), exact, "ONNX Runtime"), None
+        if args.precision != "float32":
+            return _ComparedPredictor(exact.in_precision(args.precision), exact, args.precision), None
+        return exact, None
+
+    if args.onnx is not None and (args.precision != "float32" or args.device != "cpu"):
+        raise UsageError("ONNX Runtime runs in float32 on a CPU: --onnx; leave out --precision, give --device cpu")
+    run_predict(args, load)
+
+
+if __name__ == "__main__":
+    run_main(main)
