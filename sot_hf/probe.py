@@ -44,6 +44,7 @@ from sot_text.splits import find_data
 
 __all__ = ["HuggingFaceProbe", "main"]
 
+CHECKED = 4  # rows on which copies of the top layers are checked
 ENCODING = 1  # increased when the states of an encoder change, so that old ones are not reused
 
 
@@ -67,7 +68,8 @@ class HuggingFaceProbe(ProbeMetrics):
         self.glue = task = task_with_labels(task, folder, None)
         super().__init__(task.metrics, task.num_classes, task.labels)
         self.encoder = TextEncoder(
-            args.encoder, args.layers, args.max_length, task.num_inputs == 2, choose_device(args.device)
+            *(args.encoder, args.layers, args.max_length, task.num_inputs == 2, choose_device(args.device)),
+            train_layers=args.train_layers,
         )
         self.layers, self.task, self.main_metric = self.encoder.layers, task.name, task.main_metric
         self.kind: Kind = "numbers" if task.regression else "sets" if task.multi_label else "classes"
@@ -89,6 +91,9 @@ class HuggingFaceProbe(ProbeMetrics):
 
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
         return self.encoder.create_head(settings, self.num_classes, start)
+
+    def create_top_layers(self, count: int) -> nn.Module:
+        return self.encoder.create_top_layers(count, next(iter(self.rows.values())).encodings[:CHECKED])
 
     def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
         names = dict(enumerate(self.labels or ["score"]))

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not isinstance(config, SoTConfig):
             raise UsageError(f"no trained head: {model_location(args.checkpoint)}; give a model of sot_hf.run_glue")
         device = choose_device(args.device)
-        config.freeze_backbone = False
+        config.freeze_backbone, config.train_layers = False, None
         model = load_weights(args.checkpoint, config, dtype=torch.float32).to(device)
         tokenizer = load_tokenizer(args.checkpoint, model, args.tokenizer_name)
         length = usable_length(model, tokenizer, args.max_seq_length)
