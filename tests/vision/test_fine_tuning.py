@@ -185,10 +185,9 @@ def test_a_probe_trains_blocks_and_saves_them(run_probe, probed, images, tmp_pat
     ],
 )
 def test_models_whose_blocks_cannot_be_trained_on_states(name, count, message, images, tmp_path):
-    torch.save(
-        timm.create_model(name, **({} if name == "test_resnet" else {"img_size": 28})).state_dict(),
-        tmp_path / "model.pth",
-    )
+    size = 28 if name.startswith("eva") else 32
+    kwargs = {} if name == "test_resnet" else {"img_size": size}
+    torch.save(timm.create_model(name, **kwargs).state_dict(), tmp_path / "model.pth")
     words = [images, "--model", name, "--checkpoint", tmp_path / "model.pth", "--img-size", size, "-j", 0]
     words += ["--device", "cpu", "--output-dir", tmp_path / "out", "--train-layers", count]
     with pytest.raises(UsageError, match=message):
