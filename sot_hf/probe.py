@@ -4,6 +4,8 @@ r"""Train heads on the stored token states of a frozen Hugging Face encoder or d
         --heads cls mgcrp --lr 3e-4 1e-3 3e-3
     python -m sot_hf.probe --encoder bert-base-cased --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
         --heads mgcrp mgcrp-words attention --layers 8 10 12
+    python -m sot_hf.probe --encoder minilm --task SST-2 --data-dir GLUE_DIR --output-dir out/top2-sst2 \
+        --heads mgcrp --train-layers 2 --encoder-lr-scale 0.02 0.05 0.1
 
 The encoder is ``minilm``, ``gpt``, a folder or a name on the Hugging Face Hub. The first run writes its token states to
 a store; later ones on the same texts and encoder read them from there, without running the encoder. docs/probing.md

@@ -230,7 +230,10 @@ class _Report:
                 logger.warning("%s: %s", name, message)
         head = self.results["heads"].setdefault(setting.label, {"seeds": {}})
         head["parameters"] = outcome.parameters
-        head["chosen"] = {**vars(choice.settings), "held_out": choice.score}
+        chosen = {**vars(choice.settings), "held_out": choice.score}
+        if not self.args.train_layers:
+            del chosen["encoder_lr_scale"]
+        head["chosen"] = chosen
         head["seeds"][str(seed)] = {
             "metrics": result.metrics,
             "best_epoch": outcome.best_epoch,

@@ -133,7 +133,7 @@ def test_the_scripts_start_from_a_probe(probed, glue, tmp_path):
 
 def test_the_top_layers_alone_are_trained(probed, tmp_path):
     before = read_checkpoint(probed / "model" / "checkpoint_best.pt", lazy=False)["model"]
-    for count, layers in (("1", {"2"}), ("2", {"1", "2"}), ("0", set())):
+    for count, layers in (("1", {"2"}), ("0", set())):
         after = fine_tune(probed, tmp_path / count, "--train-layers", count)
         names = changed(before, after)
         assert {name.removeprefix(LAYER)[0] for name in names} == layers
