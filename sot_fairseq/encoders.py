@@ -5,9 +5,9 @@ ENCODER is
 
 * a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
 * ``scratch:<layers>x<dim>``: a randomly initialised RoBERTa of that size, without a checkpoint;
-* a path: a folder with ``model.pt`` and ``dict.txt`` is used as it is, and so is that of a model of this package (a
-  probe's ``model``, or a ``--save-dir``); a Hugging Face BERT or SpanBERT folder, or the
-  file of weights in it, is converted once into a folder below DIR and found there again.
+* a path: a folder with ``model.pt`` and ``dict.txt``, or that of a model of this package (a probe's ``model``, a
+  ``--save-dir``), is used as it is; a Hugging Face BERT or SpanBERT folder, or the file of weights in it, is converted
+  once into a folder below DIR and found there again.
 
 A name goes before a path: write ``./minilm`` for a folder of that name. A shell script reads ``--format lines``, which
 gives ``field<TAB>value``, a line for each element of a list, and no line for an absent value.

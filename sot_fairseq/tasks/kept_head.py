@@ -72,7 +72,7 @@ def take_head(cfg: Any) -> KeptHead:
     for option in HEAD_OPTIONS:
         given, saved = str(cfg[option.name]), str(kept.options[option.name])
         if given not in (str(option.default), saved):
-            raise UsageError(f"{option.flag} {given}, but the head has {saved}: {path}; leave out it, or --keep-head")
+            raise UsageError(f"{option.flag} {given}, but the head has {saved}: {path}; leave it out, or --keep-head")
     if kept.multi_label != cfg.multi_label:
         kinds = ("one label a row", "several labels a row")
         raise UsageError(

@@ -110,7 +110,7 @@ def test_a_training_starts_from_the_head_of_the_probe(probed, tmp_path, monkeypa
 
 def test_a_head_that_does_not_fit_is_refused(probed, data, tmp_path):
     for words, message in (
-        (("--head-pooling", "max"), "--head-pooling max, but the head has mgcrp: .*checkpoint_best.pt; leave out it"),
+        (("--head-pooling", "max"), "--head-pooling max, but the head has mgcrp: .*checkpoint_best.pt; leave it out"),
         (("--finetune-from-model", probed / "data" / "preprocess.json"), "preprocess.json"),
     ):
         with pytest.raises(UsageError, match=message):
