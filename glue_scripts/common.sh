@@ -9,8 +9,8 @@
 #
 #   GLUE_DIR       folder with GLUE's folders (RTE, CoLA, SST-2, ...); a task that it lacks is downloaded  [glue_data]
 #   GPT2_BPE_DIR   folder with encoder.json, vocab.bpe and dict.txt, for RoBERTa and scratch encoders  [downloaded]
-#   ENCODER        what is fine-tuned: a name (minilm, roberta.base, ...), a path (a Hugging Face BERT folder, or a folder
-#                  with fairseq's model.pt and dict.txt), or scratch:<layers>x<dim>, a random one; gpt, or hf: and a
+#   ENCODER        what is fine-tuned: a name (minilm, roberta.base, ...), a path (a Hugging Face BERT folder, a folder
+#                  with fairseq's model.pt and dict.txt, or the model of a probe), or scratch:<layers>x<dim>, a random one; gpt, or hf: and a
 #                  folder or a name on the Hugging Face Hub, is fine-tuned by sot_hf.run_glue, which the extra arguments
 #                  are then for  [roberta.base]
 #   HEAD           one or more of mgcrp, gcp, gap, cls; cls is the framework's own head, the baseline  [mgcrp cls]

@@ -5,8 +5,9 @@ ENCODER is
 
 * a name: ``minilm``, ``roberta.base``, ``spanbert.large``, ``bert.base.cased``... (:data:`ENCODERS`);
 * ``scratch:<layers>x<dim>``: a randomly initialised RoBERTa of that size, without a checkpoint;
-* a path: a folder with ``model.pt`` and ``dict.txt`` is used as it is; a Hugging Face BERT or SpanBERT folder, or the
-  file of weights in it, is converted once into a folder below DIR and found there again.
+* a path: a folder with ``model.pt`` and ``dict.txt``, or that of a model of this package (a probe's ``model``, a
+  ``--save-dir``), is used as it is; a Hugging Face BERT or SpanBERT folder, or the file of weights in it, is converted
+  once into a folder below DIR and found there again.
 
 A name goes before a path: write ``./minilm`` for a folder of that name. A shell script reads ``--format lines``, which
 gives ``field<TAB>value``, a line for each element of a list, and no line for an absent value.
@@ -25,6 +26,7 @@ from typing import Any
 
 from sot_base.errors import UsageError, run_main
 from sot_fairseq.convert import convert, find_weights
+from sot_fairseq.data.header import HEADER, DataHeader
 from sot_fairseq.pretrained.arch_args import fairseq_arch_args, scratch_arch_args
 from sot_fairseq.pretrained.encoder_table import ENCODERS, cache_dir, find_encoder, find_gpt2_bpe
 from sot_fairseq.tokenizers.sentencepiece_subwords import SentencePieceSubwords
@@ -34,6 +36,7 @@ from sot_text.formats.wordpiece import read_vocab, word_pieces
 __all__ = ["Encoder", "check_encoder", "fairseq_arch_args", "fetch_encoder", "find"]
 
 CONVERSION = 1  # goes up when a conversion comes out differently, so that old ones are not found again
+CLASSIFIER = "checkpoint_best.pt"  # in the folder of a model of this package
 TOKENIZER_OPTIONS = {"gpt2": "--gpt2-bpe-dir", "sentencepiece": "--sentencepiece-model", "wordpiece": "--vocab"}
 
 
@@ -135,6 +138,8 @@ def _from_path(path: Path, output: Path, name: str | None = None, arch: str | No
     checkpoint = path / "model.pt" if path.is_dir() else path
     if checkpoint.suffix == ".pt" and checkpoint.is_file() and (checkpoint.parent / "dict.txt").is_file():
         return _from_fairseq(checkpoint.resolve())
+    if (path / CLASSIFIER).is_file() and (path / HEADER).is_file():
+        return _from_classifier(path.resolve())
     weights = find_weights(path)
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", name or weights.resolve().parent.name)
     folder = output.resolve() / f"{label}-{_key(weights, arch)}"
@@ -163,6 +168,12 @@ def _from_fairseq(checkpoint: Path) -> Encoder:
             f"the dictionary is not the tokenizer's: {dictionary} and {tokenizer / words}; give those of one encoder"
         )
     return Encoder(bpe, tokenizer, dictionary, checkpoint, arch_args)
+
+
+def _from_classifier(folder: Path) -> Encoder:
+    """Describe a fine-tuned model, or a probe's, with the tokenizer that lies beside it."""
+    checkpoint, bpe = folder / CLASSIFIER, DataHeader.load(folder).bpe
+    return Encoder(bpe, folder / "tokenizer", folder / "input0" / "dict.txt", checkpoint, fairseq_arch_args(checkpoint))
 
 
 def _key(weights: Path, arch: str | None) -> str:

@@ -23,6 +23,7 @@ from sot_fairseq import preprocess
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.encoders import Encoder, check_encoder, fetch_encoder, find
 from sot_fairseq.runs.recipe import parse_recipe_options, train_command
+from sot_fairseq.tasks.kept_head import read_head
 from sot_text.glue import GlueTask, get_task
 from sot_text.glue_files import download_missing
 from sot_text.hyperparameters import Hyperparameters, get_hyperparameters
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say(f"device: {_device(words)}")
     say(f"encoder: {args.encoder}")
     encoder = find(args.encoder, args.output_dir / "encoder")
+    if in_words.keep_head:
+        _check_kept_head(encoder, args.heads)
     say(f"data: {data} -> {args.output_dir / 'data'}")
     header = _preprocess(args, task, values, encoder)
 
@@ -81,6 +84,17 @@ def _preprocess(args: argparse.Namespace, task: GlueTask, values: Hyperparameter
     words += ["--force-lower-case"] if args.force_lower_case else []
     preprocess.main(words)
     return DataHeader.load(args.output_dir / "data")
+
+
+def _check_kept_head(encoder: Encoder, heads: Sequence[str]) -> None:
+    """Refuse to train the head of a checkpoint under the name of another one."""
+    if encoder.restore_file is None:
+        raise UsageError("an encoder without a checkpoint has no head: --keep-head; leave it out")
+    kept = read_head(encoder.restore_file).kind
+    if list(heads) != [kept]:
+        raise UsageError(
+            f"--keep-head trains the head of {encoder.restore_file}: --heads (HEAD) {' '.join(heads)}; give {kept}"
+        )
 
 
 def _device(words: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
 from sot_probe.options import add_probe_options
 from sot_probe.store_writer import StateEncoder
-from sot_probe.trainee import TrainingSettings
+from sot_probe.trainee import Groups, TrainingSettings
 from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
 
 __all__ = ["FairseqProbe", "main"]
@@ -61,14 +61,15 @@ class FairseqProbe(ProbeMetrics):
         encoder, data, words = encoders.find(args.encoder), args.output_dir / "data", data_words(args)
         preprocess.main([*words, "--output-dir", str(data), *encoder.preprocess_args])
         self.words = ["--encoder", args.encoder, *words]
-        self.probed = ProbeTask(encoder, data, args.layers, choose_device(args.device))
+        self.probed = ProbeTask(encoder, data, args.layers, choose_device(args.device), args.train_layers)
         header = self.probed.header
         super().__init__(header.metrics, header.num_classes, header.labels)
         self.layers, self.task, self.main_metric = self.probed.layers, header.task, header.main_metric
         self.kind: Kind = "numbers" if header.regression else "sets" if header.multi_label else "classes"
         self.name = f"{header.task}-{Path(args.encoder).name}"
         self.targets: dict[str, np.ndarray] = {name: rows.targets for name, rows in self.probed.splits.items()}
-        if args.save != "none" and (args.mix_layers or self.layers != [self.probed.cfg.model.encoder_layers]):
+        below_top = args.mix_layers or self.layers != [self.probed.cfg.model.encoder_layers]
+        if args.save != "none" and below_top and not args.train_layers:
             raise UsageError("fairseq's model reads the last layer: --layers; give --save none, or use sot_hf.probe")
 
     def describe(self) -> dict[str, Any]:
@@ -80,12 +81,15 @@ class FairseqProbe(ProbeMetrics):
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
         return self.probed.create_head(settings, start)
 
-    def optimize(self, parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
+    def create_top_layers(self, count: int) -> nn.Module:
+        return self.probed.create_top_layers(count)
+
+    def optimize(self, groups: Groups, settings: TrainingSettings) -> torch.optim.Optimizer:
         """Fairseq's Adam with the settings of ``glue_scripts``."""
-        return Adam(parameters, settings.lr, (0.9, 0.98), 1e-6, settings.weight_decay)
+        return Adam(groups, settings.lr, (0.9, 0.98), 1e-6, settings.weight_decay)
 
     def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
-        save_classifier(self.probed, head.head, setting.head_settings, folder)
+        save_classifier(self.probed, head, setting.head_settings, folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ SMALLEST: dict[str, int] = {
     "weight_decay": 0,
     "max_train_samples": 1,
     "max_eval_samples": 1,
+    "train_layers": 0,
     "max_tokens": 1,
     "early_stopping_patience": 1,
     "early_stopping_threshold": 0,
@@ -89,6 +90,9 @@ class GlueArguments:
     overwrite_output_dir: bool = _option(False, "start from scratch in an output folder that holds checkpoints")
     freeze_backbone: bool = _option(
         False, "train the head alone; the backbone is in evaluation mode, without gradients"
+    )
+    train_layers: int | None = _option(
+        None, "train the head and so many layers from the top; those below are frozen, in evaluation mode"
     )
     head_lr_scale: float = _option(1.0, "the head's learning rate as a multiple of --learning_rate, > 0")
     strict_head: bool = _option(False, "a saved head of another shape or other labels is an error, not a warning")
@@ -165,6 +169,8 @@ def _check_combinations(glue: GlueArguments, training: TrainingArguments) -> Non
             f"batches are not of similar length: --max_tokens beside --train_sampling_strategy "
             f"{training.train_sampling_strategy}; leave one out"
         )
+    if glue.freeze_backbone and glue.train_layers is not None:
+        raise UsageError("--freeze_backbone is --train_layers 0: the command line; leave one out")
     if glue.class_weights is not None:
         parse_class_weights(glue.class_weights)
         if training.label_smoothing_factor:

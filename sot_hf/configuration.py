@@ -19,7 +19,7 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 # keyword arguments of from_pretrained that replace what a configuration says
 CONFIG_ARGUMENTS = (
     *("num_labels", "id2label", "label2id", "problem_type"),
-    *("head", "cls_position", "freeze_backbone", "layers"),
+    *("head", "cls_position", "freeze_backbone", "train_layers", "layers"),
 )
 OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not the user's
 
@@ -36,6 +36,8 @@ class SoTConfig(PretrainedConfig):
         cls_position: Where the token is that stands for the sequence: ``first`` ([CLS], ``<s>``) or ``last`` (the last
             valid one, as in decoders); None: as the backbone's kind has it.
         freeze_backbone: Whether only the head learns; the backbone is in evaluation mode, without gradients.
+        train_layers: Number of layers of the backbone, from the top, that learn with the head; what is below them is
+            frozen, in evaluation mode, without gradients. None: all of the backbone learns; 0: as ``freeze_backbone``.
         layers: Numbers of the layers whose states the head reads: one, or several, of which it reads a learned mix
             (`sot_core.layer_mix.LayerMix`); 0 the embeddings, None: the last layer.
         **kwargs: transformers' own: ``num_labels``, ``id2label``, ``problem_type``...
@@ -63,12 +65,13 @@ class SoTConfig(PretrainedConfig):
         cls_position: str | None = None,
         freeze_backbone: bool = False,
         layers: Sequence[int] | None = None,
+        train_layers: int | None = None,
         **kwargs: Any,
     ) -> None:
         self.backbone = _backbone_config(backbone)
         self.head: dict[str, Any] = {}
         self.cls_position = default_cls_position(self.backbone) if cls_position is None else cls_position
-        self.freeze_backbone = freeze_backbone
+        self.freeze_backbone, self.train_layers = freeze_backbone, train_layers
         self.layers = self._check_layers(layers)
         if kwargs.get("label2id") and not kwargs.get("id2label"):
             kwargs["id2label"] = {number: name for name, number in kwargs["label2id"].items()}
@@ -84,6 +87,8 @@ class SoTConfig(PretrainedConfig):
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(valid)}")
         if not isinstance(freeze_backbone, bool):
             raise ValueError(f"freeze_backbone must be True or False, got {freeze_backbone!r}")
+        if train_layers is not None and (type(train_layers) is not int or train_layers < 0):
+            raise ValueError(f"train_layers must be a whole number of layers or None, got {train_layers!r}")
         self.set_head(head or {})
 
     @classmethod

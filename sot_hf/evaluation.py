@@ -69,7 +69,7 @@ def evaluate_checkpoints(trainer: HeadTrainer, valid: dict[str, TextDataset]) ->
     for checkpoint in find_checkpoints(trainer.output):
         check_same_model(checkpoint, trainer.model.config)
         config = load_config(str(checkpoint))
-        config.freeze_backbone = False  # only its weights are of interest
+        config.freeze_backbone, config.train_layers = False, None  # only its weights are of interest
         saved = load_weights(str(checkpoint), config, dtype=trainer.model.dtype)
         trainer.model.load_state_dict(saved.state_dict())
         epoch = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))["epoch"]

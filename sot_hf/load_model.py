@@ -18,7 +18,7 @@ from sot_hf.load_config import load_config, saved_labels
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_text.glue import GlueTask
 
-__all__ = ["load_backbone", "load_model", "load_trained", "load_weights"]
+__all__ = ["keeps_head", "load_backbone", "load_model", "load_trained", "load_weights"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def load_trained(path: str, **arguments: Any) -> SoTForSequenceClassification:
     config = load_config(path)
     if not isinstance(config, SoTConfig):
         raise UsageError(f"no trained head: {model_location(path)}; give a model of sot_hf.run_glue or sot_hf.probe")
-    config.freeze_backbone = False
+    config.freeze_backbone, config.train_layers = False, None
     return load_weights(path, config, **arguments)
 
 
@@ -82,6 +82,7 @@ def load_model(
     train: bool,
     strict_head: bool = False,
     freeze_backbone: bool = False,
+    train_layers: int | None = None,
     cache_dir: str | None = None,
 ) -> tuple[SoTForSequenceClassification, GlueTask]:
     """Load a model for a task.
@@ -98,6 +99,7 @@ def load_model(
         train: Whether the model will be trained.
         strict_head: Whether a saved head that does not fit is an error.
         freeze_backbone: Whether only the head learns.
+        train_layers: Number of layers from the top that learn with the head; None: all.
         cache_dir: Where downloads are kept.
 
     Returns:
@@ -111,19 +113,28 @@ def load_model(
         if not train:
             where = model_location(path)
             raise UsageError(f"a backbone without a trained head: {where}; give --do_train, or a trained model")
-        config = _new_config(config, {**recipe, **head}, task, freeze_backbone, path)
+        config = _new_config(config, {**recipe, **head}, task, freeze_backbone, train_layers, path)
         return _load(SoTForSequenceClassification.from_backbone, path, config, arguments), task
     wanted, changes = _compare(config, task, head)
     if changes and (strict_head or not train):
         remedy = "leave out --strict_head" if train else "train one with --do_train"
         raise UsageError(f"{changes}: {model_location(path)}; give a model of this task, or {remedy}")
-    config.freeze_backbone = freeze_backbone
+    config.freeze_backbone, config.train_layers = False, None
     model = load_weights(path, config, **arguments)
     if not changes:
+        if freeze_backbone:
+            model.freeze_backbone()
+        elif train_layers is not None:
+            model.train_top_layers(train_layers)
         return model, _in_saved_order(task, saved_labels(config))
     logger.warning("%s: the whole head is re-initialised", changes)
-    config = _new_config(config.backbone, wanted, task, freeze_backbone, path)
+    config = _new_config(config.backbone, wanted, task, freeze_backbone, train_layers, path)
     return SoTForSequenceClassification(config, backbone=model.backbone), task
+
+
+def keeps_head(config: PretrainedConfig, task: GlueTask, head: Mapping[str, Any]) -> bool:
+    """Whether :func:`load_model` uses the head that was saved with a model."""
+    return isinstance(config, SoTConfig) and not _compare(config, task, head)[1]
 
 
 def _load(loader: Any, path: str, config: PretrainedConfig, arguments: Mapping[str, Any]) -> Any:
@@ -176,13 +187,19 @@ def _names(task: GlueTask) -> list[str]:
 
 
 def _new_config(
-    backbone: PretrainedConfig, head: Mapping[str, Any], task: GlueTask, freeze_backbone: bool, path: str
+    backbone: PretrainedConfig,
+    head: Mapping[str, Any],
+    task: GlueTask,
+    freeze_backbone: bool,
+    train_layers: int | None,
+    path: str,
 ) -> SoTConfig:
     try:
         return SoTConfig(
             backbone,
             head=head,
             freeze_backbone=freeze_backbone,
+            train_layers=train_layers,
             id2label=dict(enumerate(_names(task))),
             problem_type=_problem_type(task),
         )

@@ -33,6 +33,7 @@ from sot_hf.backbone import (
 from sot_hf.configuration import CONFIG_ARGUMENTS, SoTConfig
 from sot_hf.error_text import model_location
 from sot_hf.model_card import write_model_card
+from sot_hf.top_layers import top_modules
 
 __all__ = ["SoTForSequenceClassification"]
 
@@ -157,10 +158,11 @@ class SoTForSequenceClassification(PreTrainedModel):
         )
         check_loaded(info, path, ignore)
         model._settle_gradients()  # loading makes new parameters, all of which learn
-        if config.freeze_backbone:
+        if config.freeze_backbone or config.train_layers is not None:
+            what = "is frozen" if config.freeze_backbone else f"is frozen below its top {config.train_layers} layers"
             logger.warning(
-                "%s: the backbone is frozen, as it was when the model was saved; freeze_backbone(False) unfreezes it",
-                path,
+                "%s: the backbone %s, as it was when the model was saved; freeze_backbone(False) unfreezes it",
+                *(path, what),
             )
         return (model, info) if wants_info else model
 
@@ -199,16 +201,37 @@ class SoTForSequenceClassification(PreTrainedModel):
         drop_pooler(self.backbone)
         if self.config.freeze_backbone:
             self.freeze_backbone()
+        elif self.config.train_layers is not None:
+            self.train_top_layers(self.config.train_layers)
 
     def freeze_backbone(self, frozen: bool = True) -> None:
         """Train the head alone, the backbone in evaluation mode without gradients; with False, train everything.
 
         Parameters of a frozen backbone that are set to learn later on, such as LoRA's, do learn.
         """
-        self.config.freeze_backbone = frozen
+        self.config.freeze_backbone, self.config.train_layers = frozen, None
         self.backbone.requires_grad_(not frozen)
         drop_pooler(self.backbone)
         self.train(self.training)
+
+    def train_top_layers(self, count: int) -> None:
+        """Train the head and the top layers of the backbone; what is below them is frozen, in evaluation mode.
+
+        Nothing is stored for a backward pass through the frozen part. A norm after the last layer learns, too.
+
+        Args:
+            count: Number of layers; 0: the head alone.
+
+        Raises:
+            UsageError: as `sot_hf.top_layers.top_modules`.
+        """
+        trained = top_modules(self.backbone, count) if count else []
+        self.freeze_backbone()
+        if trained:
+            self.config.freeze_backbone, self.config.train_layers = False, count
+            for module in trained:
+                module.requires_grad_(True)
+            self.train(self.training)
 
     @torch.no_grad()
     def _start_from_pooler(self, pooler: nn.Linear) -> bool:
@@ -332,10 +355,14 @@ class SoTForSequenceClassification(PreTrainedModel):
         return F.cross_entropy(logits.float(), labels.view(-1), weight=self.class_weights)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the training mode; a backbone that is frozen, all of it, stays in evaluation mode."""
+        """Set the training mode; what is frozen of the backbone by its configuration stays in evaluation mode."""
         super().train(mode)
         if not self._backbone_learns():
             self.backbone.eval()
+        elif self.config.train_layers is not None:
+            self.backbone.eval()
+            for module in top_modules(self.backbone, self.config.train_layers):
+                module.train(mode)
         return self
 
     def _backbone_learns(self, inputs_embeds: Tensor | None = None) -> bool:

@@ -4,6 +4,8 @@ r"""Train heads on the stored token states of a frozen Hugging Face encoder or d
         --heads cls mgcrp --lr 3e-4 1e-3 3e-3
     python -m sot_hf.probe --encoder bert-base-cased --task CoLA --data-dir GLUE_DIR --output-dir out/probe-cola \
         --heads mgcrp mgcrp-words attention --layers 8 10 12
+    python -m sot_hf.probe --encoder minilm --task SST-2 --data-dir GLUE_DIR --output-dir out/top2-sst2 \
+        --heads mgcrp --train-layers 2 --encoder-lr-scale 0.02 0.05 0.1
 
 The encoder is ``minilm``, ``gpt``, a folder or a name on the Hugging Face Hub. The first run writes its token states to
 a store; later ones on the same texts and encoder read them from there, without running the encoder. docs/probing.md
@@ -44,6 +46,7 @@ from sot_text.splits import find_data
 
 __all__ = ["HuggingFaceProbe", "main"]
 
+CHECKED = 4  # rows on which copies of the top layers are checked
 ENCODING = 1  # increased when the states of an encoder change, so that old ones are not reused
 
 
@@ -67,7 +70,8 @@ class HuggingFaceProbe(ProbeMetrics):
         self.glue = task = task_with_labels(task, folder, None)
         super().__init__(task.metrics, task.num_classes, task.labels)
         self.encoder = TextEncoder(
-            args.encoder, args.layers, args.max_length, task.num_inputs == 2, choose_device(args.device)
+            *(args.encoder, args.layers, args.max_length, task.num_inputs == 2, choose_device(args.device)),
+            train_layers=args.train_layers,
         )
         self.layers, self.task, self.main_metric = self.encoder.layers, task.name, task.main_metric
         self.kind: Kind = "numbers" if task.regression else "sets" if task.multi_label else "classes"
@@ -89,6 +93,9 @@ class HuggingFaceProbe(ProbeMetrics):
 
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
         return self.encoder.create_head(settings, self.num_classes, start)
+
+    def create_top_layers(self, count: int) -> nn.Module:
+        return self.encoder.create_top_layers(count, next(iter(self.rows.values())).encodings[:CHECKED])
 
     def save_model(self, head: LayerHead, setting: ProbeSettings, folder: Path) -> None:
         names = dict(enumerate(self.labels or ["score"]))

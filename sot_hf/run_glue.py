@@ -42,10 +42,11 @@ from sot_hf.checkpoints import (
     find_models,
     newest_whole,
 )
+from sot_hf.configuration import SoTConfig
 from sot_hf.data import TextDataset, read_split, read_task, row_indices, task_with_labels
 from sot_hf.evaluation import evaluate, evaluate_checkpoints, metrics_function, predict, run_name
 from sot_hf.load_config import load_config, saved_labels
-from sot_hf.load_model import load_model
+from sot_hf.load_model import keeps_head, load_model
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
 from sot_hf.trainer import HeadTrainer
@@ -102,8 +103,11 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
         *(glue.model_name_or_path, config, task, options.head, _head_recipe(task), training.do_train),
         strict_head=glue.strict_head,
         freeze_backbone=glue.freeze_backbone,
+        train_layers=glue.train_layers,
         cache_dir=glue.cache_dir,
     )
+    if training.do_train and training.process_index == 0 and keeps_head(config, task, options.head):
+        print(f"the training starts from the saved head ({_describe_head(config)}): {glue.model_name_or_path}")  # noqa: T201
     tokenizer = load_tokenizer(
         *(glue.model_name_or_path, model, glue.tokenizer_name),
         *(glue.do_lower_case, glue.cache_dir, glue.force_lower_case),
@@ -180,6 +184,11 @@ def _head_recipe(task: GlueTask) -> dict[str, Any]:
         "k_dim": values.mgcrp_k,
         "drop_rate": values.head_dropout,
     }
+
+
+def _describe_head(config: SoTConfig) -> str:
+    fusion = config.head["fusion"]
+    return f"fusion {fusion}" if fusion == "cls" else f"pooling {config.head['pooling']}, fusion {fusion}"
 
 
 def _choose_metric(training: TrainingArguments, task: GlueTask) -> None:

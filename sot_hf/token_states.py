@@ -21,10 +21,12 @@ from sot_hf.backbone import states_of_layers
 from sot_hf.batching import padded_length
 from sot_hf.configuration import SoTConfig
 from sot_hf.encoders import find_model
+from sot_hf.error_text import first_sentence
 from sot_hf.load_config import load_config
 from sot_hf.load_model import load_backbone, load_weights
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_hf.top_layers import TopLayers, load_top_layers
 from sot_probe.fingerprint import weights_digest
 from sot_probe.layer_head import LayerHead
 from sot_probe.options import resolve_layers
@@ -32,6 +34,7 @@ from sot_probe.options import resolve_layers
 __all__ = ["TextEncoder", "head_of", "rows_digest", "saved_layers"]
 
 MAX_TOKENS = 4096  # in a batch, padding included
+SAME = 1e-3  # difference of states up to which top layers are those of the backbone
 CAPTURING = "transformers.utils.output_capturing"  # whose hooks give the states of layers
 NOT_THE_ENCODER = ("id2label", "label2id", "problem_type", "_name_or_path", "transformers_version", "architectures")
 
@@ -46,6 +49,7 @@ class TextEncoder:
         pairs: Whether samples are pairs of texts.
         device: Device of the backbone.
         lower_case: Lower-case the text although the vocabulary is cased.
+        train_layers: Number of layers from the top that are trained with heads; the layer below them is read.
 
     Attributes:
         model: The model; its own head is not used.
@@ -66,13 +70,14 @@ class TextEncoder:
         pairs: bool = False,
         device: torch.device | str = "cpu",
         lower_case: bool = False,
+        train_layers: int = 0,
     ) -> None:
         path = find_model(encoder)
         config = load_config(path)
         self.model = _load(path, config)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(path, self.model, None, lower_case, None, lower_case)
         self.max_length = usable_length(self.model, self.tokenizer, max_length, pairs=pairs)
-        self.layers = resolve_layers(layers, self.num_layers)
+        self.layers = resolve_layers(layers, self.num_layers, train_layers)
         dense = getattr(self.model.classifier, "dense", None)
         fresh = dense is not None and not isinstance(config, SoTConfig) and config.model_type == "bert"
         self.start = {f"dense.{name}": value.detach() for name, value in dense.named_parameters()} if fresh else {}
@@ -129,8 +134,13 @@ class TextEncoder:
         return [dict(zip(names, cells, strict=True)) for cells in zip(*(batch[name] for name in names), strict=True)]
 
     @torch.no_grad()
-    def encode(self, encodings: Sequence[Mapping[str, list[int]]]) -> list[Tensor]:
-        """Encode tokenized samples: (B, T, D) for each layer, class token first, padded on the right."""
+    def encode(self, encodings: Sequence[Mapping[str, list[int]]], layers: Sequence[int] | None = None) -> list[Tensor]:
+        """Encode tokenized samples: (B, T, D) for each layer, class token first, padded on the right.
+
+        Args:
+            encodings: The samples.
+            layers: Numbers of the layers; None: those of the encoder.
+        """
         width = padded_length(max(len(row["input_ids"]) for row in encodings), self.max_length)
         batch: BatchEncoding = self.tokenizer.pad(
             list(map(dict, encodings)), padding="max_length", max_length=width, return_tensors="pt"
@@ -139,7 +149,7 @@ class TextEncoder:
         inputs.setdefault("attention_mask", None)
         _, outputs = self.model.encode(**inputs, output_hidden_states=True)
         found = []
-        for states in states_of_layers(outputs, self.layers):
+        for states in states_of_layers(outputs, self.layers if layers is None else layers):
             tokens, padding = self.model.class_token_first(states.float(), inputs["attention_mask"])
             rows = list(tokens) if padding is None else [row[~mask] for row, mask in zip(tokens, padding, strict=True)]
             found.append(pad_sequence(rows, batch_first=True).cpu())
@@ -157,6 +167,34 @@ class TextEncoder:
         head.load_state_dict(fitting, strict=False)
         return head
 
+    def create_top_layers(self, count: int, samples: Sequence[Mapping[str, list[int]]]) -> TopLayers:
+        """Copy the top layers, to be trained on the states of the layer below them.
+
+        Args:
+            count: Number of layers (> 0).
+            samples: Tokenized samples, on which the copy is compared with the backbone.
+
+        Raises:
+            UsageError: for a backbone whose top layers do not run by themselves.
+        """
+        kind = self.model.config.backbone.model_type
+        refused = f"the top layers of a {kind} do not run by themselves: --train-layers; fine-tune with sot_hf.run_glue"
+        lengths = torch.tensor([len(sample["input_ids"]) for sample in samples])
+        stored, expected = self.encode(samples, [self.num_layers - count, self.num_layers])
+        padding = torch.arange(stored.shape[1]) >= lengths.unsqueeze(1)
+        device = self.model.device
+        try:
+            top = TopLayers(self.model, count)
+            with torch.no_grad():
+                found, found_padding = top.eval()(stored.to(device), padding.to(device))
+        except UsageError:
+            raise
+        except Exception as error:  # whatever the backbone's own code trips over
+            raise UsageError(f"{refused} ({first_sentence(error)})") from error
+        if not torch.allclose(found[~found_padding].cpu(), expected[~padding], atol=SAME, rtol=SAME):
+            raise UsageError(refused)
+        return top
+
     def _config(self, settings: Mapping[str, Any], **kwargs: Any) -> SoTConfig:
         try:
             position = self.model.config.cls_position
@@ -170,17 +208,21 @@ class TextEncoder:
     def model_with(
         self, head: LayerHead, settings: Mapping[str, Any], id2label: Mapping[int, str], problem_type: str
     ) -> SoTForSequenceClassification:
-        """Build a model from the backbone, whose weights are shared, and a trained head.
+        """Build a model from the backbone, whose weights are shared unless some were trained, and a trained head.
 
         Args:
-            head: The head.
+            head: The head, with the layers of the backbone that were trained with it.
             settings: Its fields of `HeadConfig`.
             id2label: Names of the classes.
             problem_type: The problem type, as in transformers.
         """
         layers = self.layers if head.layer_mix is not None else [self.layers[head.layer]]
+        backbone = self.model.backbone
+        if head.top_layers is not None:
+            layers, backbone = [self.num_layers], copy.deepcopy(backbone)
+            load_top_layers(backbone, head.top_layers.model.backbone, self.num_layers - self.layers[0])
         config = self._config(settings, id2label=dict(id2label), problem_type=problem_type, layers=layers)
-        model = SoTForSequenceClassification(config, backbone=self.model.backbone)
+        model = SoTForSequenceClassification(config, backbone=backbone)
         model.classifier.load_state_dict(head.head.state_dict())
         if head.layer_mix is not None:
             model.layer_mix.load_state_dict(head.layer_mix.state_dict())

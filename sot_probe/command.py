@@ -34,7 +34,7 @@ from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
 from sot_probe.store import Store, open_or_create
 from sot_probe.store_writer import StateEncoder
-from sot_probe.trainee import Optimize
+from sot_probe.trainee import Optimize, TrainingSettings
 from sot_probe.training import Split
 
 __all__ = ["ProbeSide", "check_options", "run_probe"]
@@ -80,6 +80,9 @@ class ProbeSide(Protocol):
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
         """Create a head from fields of `HeadConfig` and its initial weights."""
 
+    def create_top_layers(self, count: int) -> nn.Module:
+        """Copy the encoder's top layers, in a module of (states of the layer below, padding mask) that returns both."""
+
     def measure(self, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         """Metrics in percent."""
 
@@ -94,8 +97,15 @@ def check_options(args: argparse.Namespace, regression: bool = False) -> None:
     """Check options that exclude each other, before any data is read.
 
     Raises:
-        UsageError: for malformed class weights, or class weights in regression.
+        UsageError: for malformed class weights, class weights in regression, or layers beside ``--train-layers``.
     """
+    if args.train_layers and (args.layers != [-1] or args.mix_layers):
+        option = "--mix-layers" if args.mix_layers else "--layers"
+        raise UsageError(f"--train-layers stores the layer below the trained ones: {option}; leave out one of them")
+    if not args.train_layers and args.encoder_lr_scale != [TrainingSettings().encoder_lr_scale]:
+        raise UsageError(
+            "no layer of the encoder is trained: --encoder-lr-scale; give --train-layers K, or leave it out"
+        )
     if args.class_weights is not None:
         parse_class_weights(args.class_weights)
         if regression:
@@ -120,9 +130,10 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     settings = grid(args, side.layers, choose=args.held_out > 0)
     for setting in settings:
         side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
+    top_layers = side.create_top_layers(args.train_layers) if args.train_layers else None
     args.output_dir.mkdir(parents=True, exist_ok=True)  # here: before anything that takes long
     store = _read_states(args, side)
-    experiment = _experiment(args, side, store)
+    experiment = _experiment(args, side, store, top_layers)
     results: dict[str, Any] = {"task": side.task, "metric": side.main_metric, "unit": "percent"}
     results |= {"heads": {}, "failed": {}}
     report = _Report(args, side, results)
@@ -170,7 +181,7 @@ def _read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
     return store
 
 
-def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store) -> Experiment:
+def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store, top_layers: nn.Module | None) -> Experiment:
     splits = {name: Split(store.splits[name], as_targets(values, side.kind)) for name, values in side.targets.items()}
     train = splits.pop(next(iter(splits)))
     weights = None
@@ -186,6 +197,7 @@ def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store) -> Expe
         held_out=args.held_out,
         optimize=side.optimize,
         device=choose_device(args.device),
+        top_layers=top_layers,
     )
 
 
@@ -218,7 +230,10 @@ class _Report:
                 logger.warning("%s: %s", name, message)
         head = self.results["heads"].setdefault(setting.label, {"seeds": {}})
         head["parameters"] = outcome.parameters
-        head["chosen"] = {**vars(choice.settings), "held_out": choice.score}
+        chosen = {**vars(choice.settings), "held_out": choice.score}
+        if not self.args.train_layers:
+            del chosen["encoder_lr_scale"]
+        head["chosen"] = chosen
         head["seeds"][str(seed)] = {
             "metrics": result.metrics,
             "best_epoch": outcome.best_epoch,
@@ -234,6 +249,7 @@ class _Report:
         layers = self.side.layers if setting.layer is None else [self.side.layers[setting.layer]]
         words += ["--mix-layers"] if setting.layer is None else []
         words += ["--layers", *map(str, layers)] if args.layers != [-1] else []
+        words += ["--train-layers", str(args.train_layers)] if args.train_layers else []
         words += ["--class-weights", args.class_weights] if args.class_weights else []
         for name, default in (("held_out", 0.1), ("cache_dir", None), ("cache_dtype", "float16"), ("device", None)):
             value = vars(args)[name]

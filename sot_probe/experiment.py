@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -60,6 +61,7 @@ class Experiment:
             the best epoch on the first dev split is reported.
         optimize: Creates the optimizer.
         device: Where heads are trained.
+        top_layers: The top layers of the encoder, of which a copy is trained with each head; None: heads alone.
     """
 
     train: Split
@@ -71,6 +73,7 @@ class Experiment:
     held_out: float = 0.1
     optimize: Optimize = adamw
     device: torch.device | str = "cpu"
+    top_layers: nn.Module | None = None
 
     def choose(self, settings: Sequence[ProbeSettings], seed: int) -> list[Choice]:
         """Choose the training settings of each head: those with the best metric on the held-out rows after training."""
@@ -132,4 +135,6 @@ class Experiment:
 
     def _creates(self, setting: ProbeSettings) -> Callable[[], LayerHead]:
         mixed = len(self.train.states.layers) if setting.layer is None else 0
-        return lambda: LayerHead(self.create_head(setting.head_settings), setting.layer or 0, mixed)
+        return lambda: LayerHead(
+            self.create_head(setting.head_settings), setting.layer or 0, mixed, copy.deepcopy(self.top_layers)
+        )

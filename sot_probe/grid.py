@@ -40,6 +40,7 @@ TRAINING_OPTIONS = {
     "batch_size": (int, "rows in an update"),
     "epochs": (int, "epochs"),
     "weight_decay": (float, "decoupled weight decay"),
+    "encoder_lr_scale": (float, "learning rate of the layers of --train-layers as a multiple of --lr"),
 }
 
 

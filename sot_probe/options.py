@@ -37,21 +37,33 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
         help="layers to store: 0 the embeddings, 1 the first, -1 the last; heads are trained on each of them [-1]",
     )
     store.add_argument("--mix-layers", action="store_true", help="heads read a learned weighted sum of all --layers")
+    parser.add_argument(
+        "--train-layers",
+        type=_positive_int,
+        default=0,
+        metavar="K",
+        help="train the top K layers of the encoder with each head, on the stored states of the layer below them [0]",
+    )
     store.add_argument("--cache-dir", type=Path, help="folder of the stored states [$SOT_CACHE/token_states]")
     store.add_argument("--cache-dtype", choices=("float16", "float32"), default="float16", help="precision [float16]")
     add_grid_options(parser)
 
 
-def resolve_layers(layers: Sequence[int], count: int) -> list[int]:
-    """Resolve negative layer numbers; 0 is the embeddings, `count` the last layer.
+def resolve_layers(layers: Sequence[int], count: int, train_layers: int = 0) -> list[int]:
+    """Numbers of the layers to store; 0 is the embeddings, `count` the last layer.
 
     Args:
         layers: Layer numbers; negative ones count from the end.
         count: Number of layers of the encoder.
+        train_layers: Number of layers from the top that are trained: the layer below them is stored.
 
     Raises:
-        UsageError: for a layer that does not exist or is given twice.
+        UsageError: for a layer that does not exist or is given twice, or more trained layers than there are.
     """
+    if train_layers > count:
+        raise UsageError(f"the encoder has {count} layers: --train-layers {train_layers}; give at most {count}")
+    if train_layers:
+        return [count - train_layers]
     found = [layer + count + 1 if layer < 0 else layer for layer in layers]
     wrong = [given for given, layer in zip(layers, found, strict=True) if not 0 <= layer <= count]
     if wrong:
@@ -59,6 +71,12 @@ def resolve_layers(layers: Sequence[int], count: int) -> list[int]:
     if len(set(found)) < len(found):
         raise UsageError(f"a layer is named twice: --layers {' '.join(map(str, layers))}; name each once")
     return found
+
+
+def _positive_int(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text}")
+    return int(text)
 
 
 def _seed(text: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
@@ -19,6 +19,7 @@ from sot_probe.objective import Objective
 __all__ = [
     "NOT_FINITE",
     "Candidate",
+    "Groups",
     "Measure",
     "Metrics",
     "Optimize",
@@ -44,12 +45,14 @@ class TrainingSettings:
         batch_size: Rows in a batch (> 0).
         epochs: Number of epochs (> 0).
         weight_decay: Decoupled weight decay (>= 0), of all parameters.
+        encoder_lr_scale: Learning rate of trained layers of the encoder, as a multiple of ``lr`` (> 0).
     """
 
     lr: float = 1e-3
     batch_size: int = 32
     epochs: int = 8
     weight_decay: float = 0.1
+    encoder_lr_scale: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -88,13 +91,14 @@ class Outcome:
     failed: str = ""
 
 
-Optimize = Callable[[Sequence[nn.Parameter], TrainingSettings], torch.optim.Optimizer]
+Groups = Sequence[dict[str, Any]]  # torch's parameter groups
+Optimize = Callable[[Groups, TrainingSettings], torch.optim.Optimizer]
 
 
-def adamw(parameters: Sequence[nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
+def adamw(groups: Groups, settings: TrainingSettings) -> torch.optim.Optimizer:
     """The default optimizer; fairseq has its own."""
     return torch.optim.AdamW(
-        parameters, settings.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=settings.weight_decay, fused=True
+        groups, settings.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=settings.weight_decay, fused=True
     )
 
 
@@ -123,9 +127,10 @@ class Trainee:
         self.random = _RandomNumbers(seed, device)
         with self.random:
             self.head = candidate.create().to(device)
-        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
-        self.optimizer = optimize(trained, candidate.settings)
-        self.outcome = Outcome(self.head, parameters=sum(parameter.numel() for parameter in trained))
+        groups = _parameter_groups(self.head, candidate.settings.encoder_lr_scale)
+        self.optimizer = optimize(groups, candidate.settings)
+        parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
+        self.outcome = Outcome(self.head, parameters=parameters)
         self.updates, self.update = candidate.settings.epochs * steps, 0
         self.best_state: dict[str, Tensor] | None = None
         self.best_score, self.improved = -math.inf, 0  # the last epoch with an improvement
@@ -134,7 +139,8 @@ class Trainee:
     def step(self, states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int) -> None:
         """Update the head on a batch; a loss that is not finite ends the training."""
         begin, settings = time.perf_counter(), self.candidate.settings
-        self.optimizer.param_groups[0]["lr"] = settings.lr * lr_factor(self.update, self.updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.lr * group["lr_scale"] * lr_factor(self.update, self.updates)
         self.head.train()
         with self.random:
             loss = self.objective.loss(self.head(states, mask), targets)
@@ -175,6 +181,15 @@ class Trainee:
             self.head.load_state_dict(self.best_state)
         self.head.eval().cpu()
         return self.outcome
+
+
+def _parameter_groups(head: LayerHead, encoder_lr_scale: float) -> list[dict[str, Any]]:
+    """The trained parameters: those of the head, and those of the encoder's top layers, if there are any."""
+    top = [] if head.top_layers is None else [part for part in head.top_layers.parameters() if part.requires_grad]
+    encoder = set(top)
+    own = [part for part in head.parameters() if part.requires_grad and part not in encoder]
+    groups = [{"params": own, "lr_scale": 1.0}, {"params": top, "lr_scale": encoder_lr_scale}]
+    return [group for group in groups if group["params"]]
 
 
 class _RandomNumbers:

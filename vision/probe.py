@@ -91,10 +91,11 @@ class ImageProbe:
             raise UsageError(f"only one class, {self.labels[0]}: {train.where}; give images of several")
         self.targets: dict[str, np.ndarray] = {"train": train.targets, "val": self._in_train_order(val)}
         self.encoder = ImageEncoder.open(
-            args.model, args.pretrained, args.checkpoint, args.img_size, args.layers, choose_device(args.device)
+            *(args.model, args.pretrained, args.checkpoint, args.img_size, args.layers, choose_device(args.device)),
+            train_layers=args.train_layers,
         )
         self.layers = self.encoder.layers
-        if args.save != "none" and self.layers != [self.encoder.num_layers]:
+        if args.save != "none" and not args.train_layers and self.layers != [self.encoder.num_layers]:
             raise UsageError("an image model reads the last layer: --layers; give --save none")
         self.task = args.dataset or (Path(data_dir).stem if data_dir else "images")
         self.name = f"{self.task}-{args.model}"
@@ -144,6 +145,9 @@ class ImageProbe:
 
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor]) -> nn.Module:
         return self.encoder.create_head(settings, self.num_classes, start)
+
+    def create_top_layers(self, count: int) -> nn.Module:
+        return self.encoder.create_top_layers(count)
 
     def measure(self, predictions: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         """Metrics in percent."""

@@ -29,11 +29,16 @@ class SoTRobertaModel(RobertaModel):
 
     Attributes:
         freeze_backbone: The encoder runs in evaluation mode without gradients; only heads learn.
+        train_layers: Number of encoder layers, from the top, that learn with the heads; what is below them is frozen,
+            in evaluation mode. None: all of the encoder learns, unless ``freeze_backbone``.
+        kept_head: Name of a checkpoint's head that becomes the model's; None: the head of the same name.
         allow_partial: A checkpoint may lack encoder tensors; they keep their initial values.
         strict_head: A checkpoint's head of the same name but another shape is an error instead of a warning.
     """
 
     freeze_backbone = False
+    train_layers: int | None = None
+    kept_head: str | None = None
     allow_partial = False
     strict_head = False
 
@@ -125,19 +130,38 @@ class SoTRobertaModel(RobertaModel):
 
         The language model head gets no gradient from a classification loss; a parameter that is trained but never
         gets one makes distributed training fail or hang.
+
+        Raises:
+            UsageError: if the encoder has fewer layers than are to be trained.
         """
-        embedding = self.encoder.sentence_encoder.embed_tokens.weight
+        encoder = self.encoder.sentence_encoder
+        if not 0 <= (self.train_layers or 0) <= len(encoder.layers):
+            count = len(encoder.layers)
+            raise UsageError(f"the encoder has {count} layers: --train-layers {self.train_layers}; give 0 to {count}")
+        embedding = encoder.embed_tokens.weight
         for parameter in self.encoder.lm_head.parameters():
             if parameter is not embedding:
                 parameter.requires_grad_(False)
-        if self.freeze_backbone:
+        if self.freeze_backbone or self.train_layers:
             self.encoder.requires_grad_(False)
+        for module in self._top_modules():
+            module.requires_grad_(True)
+
+    def _top_modules(self) -> list[torch.nn.Module]:
+        """The layers of ``train_layers``, and the norm after the last one, where there is one."""
+        if not self.train_layers:
+            return []
+        encoder = self.encoder.sentence_encoder
+        norm = [] if encoder.layer_norm is None else [encoder.layer_norm]
+        return [*list(encoder.layers)[-self.train_layers :], *norm]
 
     def train(self, mode: bool = True) -> Self:
-        """Set the training mode; a frozen encoder stays in evaluation mode."""
+        """Set the training mode; what is frozen of the encoder stays in evaluation mode."""
         super().train(mode)
-        if self.freeze_backbone:
+        if self.freeze_backbone or self.train_layers:
             self.encoder.eval()
+        for module in self._top_modules():
+            module.train(mode)
         return self
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
@@ -151,13 +175,23 @@ class SoTRobertaModel(RobertaModel):
                 ``strict_head`` is on.
         """
         prefix = f"{name}." if name else ""
-        saved_heads = _take(state_dict, prefix + HEADS)
+        saved_heads = self._rename_kept_head(_take(state_dict, prefix + HEADS))
         pooler = _take(state_dict, prefix + POOLER)
         if getattr(self.args, "load_checkpoint_heads", False):
             self._register_stock_heads(saved_heads)
         self._restore_heads(state_dict, prefix, saved_heads, pooler)
         super().upgrade_state_dict_named(state_dict, name)
         self._complete_encoder(state_dict, prefix)
+
+    def _rename_kept_head(self, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Give the kept head the name of the model's; a checkpoint of this very run has it under that name."""
+        if self.kept_head is None:
+            return saved
+        (own,) = self.classification_heads
+        if any(key.startswith(f"{own}.") for key in saved):
+            return saved
+        kept = f"{self.kept_head}."
+        return {f"{own}.{key.removeprefix(kept)}": value for key, value in saved.items() if key.startswith(kept)}
 
     def _register_stock_heads(self, saved: Mapping[str, Tensor]) -> None:
         """Register fairseq's own heads of a published checkpoint (``roberta.large.mnli``), as stock code does."""

@@ -22,6 +22,7 @@ from sot_fairseq.data.targets import target_array
 from sot_fairseq.encoders import Encoder
 from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
 from sot_fairseq.models.sot_roberta import HEADS, POOLER, SoTRobertaModel
+from sot_fairseq.probing.top_layers import TopLayers
 from sot_probe.options import resolve_layers
 from sot_probe.store_writer import SplitPlan, plan_batches
 
@@ -80,6 +81,7 @@ class ProbeTask:
         data: A folder of ``python -m sot_fairseq.preprocess``.
         layers: Layers whose states are kept: 0 the embeddings, -1 the last one.
         device: Where the encoder runs.
+        train_layers: Number of layers from the top that are trained with heads; the layer below them is kept.
 
     Attributes:
         header: What the data say of themselves.
@@ -88,7 +90,12 @@ class ProbeTask:
     """
 
     def __init__(
-        self, encoder: Encoder, data: Path, layers: Sequence[int] = (-1,), device: torch.device | str = "cpu"
+        self,
+        encoder: Encoder,
+        data: Path,
+        layers: Sequence[int] = (-1,),
+        device: torch.device | str = "cpu",
+        train_layers: int = 0,
     ) -> None:
         self.encoder, self.data, self.device = encoder, data, device
         self.header = DataHeader.load(data)
@@ -100,7 +107,7 @@ class ProbeTask:
             if name.startswith(("train", "valid")) and counts.labelled
         }
         self.splits = {file: self._rows(name) for name, file in self._files.items()}
-        self.layers = resolve_layers(layers, self.cfg.model.encoder_layers)
+        self.layers = resolve_layers(layers, self.cfg.model.encoder_layers, train_layers)
         self._heads = HeadsOnly(self.cfg.model, self.task.source_dictionary)
 
     @property
@@ -123,6 +130,10 @@ class ProbeTask:
     def create_head(self, settings: Mapping[str, Any], start: Mapping[str, Tensor] | None = None) -> nn.Module:
         """Make a head from fields of `HeadConfig` and the weights it starts from."""
         return self._heads.create(self.header.num_classes, settings, start or {})
+
+    def create_top_layers(self, count: int) -> TopLayers:
+        """Copy the encoder's top layers, to be trained on the states of the layer below them."""
+        return TopLayers(self.load_model()[0].encoder.sentence_encoder, count)
 
     def create_encoder(self) -> _Encoding:
         """Load the encoder, in evaluation mode."""

@@ -7,25 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from sot_base.atomic import atomic_folder
 from sot_base.torch_files import save_torch
 from sot_core import HeadConfig
 from sot_fairseq.probing.encoding import ProbeTask
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
+from sot_probe.layer_head import LayerHead
 from sot_text.formats.architecture import BertArchitecture
 from sot_text.formats.fairseq_classifier import FairseqClassifier
 
 __all__ = ["save_classifier"]
 
 
-def save_classifier(task: ProbeTask, head: nn.Module, settings: Mapping[str, Any], folder: Path) -> None:
+def save_classifier(task: ProbeTask, head: LayerHead, settings: Mapping[str, Any], folder: Path) -> None:
     """Write ``checkpoint_best.pt`` and what describes the data; it replaces a folder that is there.
 
     Args:
         task: Data and encoder.
-        head: The trained head.
+        head: The trained head, with the layers of the encoder that were trained with it.
         settings: Fields of `HeadConfig` it was made from.
         folder: Where to write.
 
@@ -33,6 +32,8 @@ def save_classifier(task: ProbeTask, head: nn.Module, settings: Mapping[str, Any
         UsageError: if the encoder's weights cannot be read.
     """
     model, _ = task.load_model()
+    if head.top_layers is not None:
+        head.top_layers.load_into(model.encoder.sentence_encoder)
     args = task.cfg.model
     sizes = BertArchitecture(
         layers=args.encoder_layers,
@@ -56,7 +57,7 @@ def save_classifier(task: ProbeTask, head: nn.Module, settings: Mapping[str, Any
         "bert" if task.encoder.bpe == "wordpiece" else "roberta",
         sizes,
         {name: value for name, value in model.state_dict().items() if name.startswith("encoder.")},
-        head.state_dict(),
+        head.head.state_dict(),
         config.to_dict(),
         task.header.labels,
         args.dropout,

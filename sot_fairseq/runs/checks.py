@@ -37,6 +37,8 @@ def check_run(cfg: Any) -> None:
     check_literals(cfg._get_root())
     check_processes(cfg.distributed_world_size)
     check_precision(cfg)
+    if cfg.freeze_backbone and cfg.train_layers is not None:
+        raise UsageError("--freeze-backbone is --train-layers 0: the command line; leave one out")
     if cfg.restore_file == LAST:
         restart, reason = find_restart(cfg.save_dir)
         if restart is not None and reason:

@@ -56,13 +56,17 @@ def train_command(
     found = parse_recipe_options(words)
     shares = (found.update_freq or 1, found.distributed_world_size or 1)
     total, warmup = schedule(header.splits["train"].rows, values, *shares)
-    fusion = ["--head-fusion", "cls"] if head == "cls" else ["--head-fusion", "sum_fc", "--head-pooling", head]
+    if found.keep_head:  # whose options are the checkpoint's
+        head_args = []
+    else:
+        fusion = "cls" if head == "cls" else "sum_fc"
+        head_args = ["--head-fusion", fusion, *([] if head == "cls" else ["--head-pooling", head])]
+        head_args += values.head_args if head == "mgcrp" else []
     return [
         *("fairseq-train", str(data), "--user-dir", str(USER_DIR)),
         *("--task", "sentence_prediction_mgcrp", "--criterion", "sentence_prediction_mgcrp"),
         *encoder.arch_args,
-        *fusion,
-        *(values.head_args if head == "mgcrp" else ()),
+        *head_args,
         *("--num-classes", str(header.num_classes), "--classification-head-name", f"{header.task}_head"),
         *(() if encoder.restore_file is None else ("--finetune-from-model", str(encoder.restore_file))),
         *("--batch-size", str(values.batch_size), "--required-batch-size-multiple", "1", "--num-workers", "0"),
@@ -92,6 +96,7 @@ def parse_recipe_options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--update-freq", type=int)
     parser.add_argument("--distributed-world-size", type=int)
     parser.add_argument("--freeze-backbone", action="store_true")
+    parser.add_argument("--keep-head", action="store_true")
     try:
         found = parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:

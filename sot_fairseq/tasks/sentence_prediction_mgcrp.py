@@ -37,6 +37,7 @@ from sot_fairseq.fairseq_patches.train_loop import early_stopping_state, patch_t
 from sot_fairseq.models.sot_roberta import SoTRobertaModel
 from sot_fairseq.runs.checks import check_best_metric, check_run, metrics_of
 from sot_fairseq.runs.learning_rates import scale_learning_rates, scaled_groups
+from sot_fairseq.tasks.kept_head import KeptHead, take_head
 from sot_fairseq.tasks.settings_from_data import record_settings_from_data, take_settings_from_data
 from sot_fairseq.tasks.task_config import SentencePredictionMGCrPConfig
 from sot_text.formats.dictionary import read_dictionary
@@ -64,11 +65,13 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         label_names: Names of the model's classes in its order; empty for regression.
         class_weights: Weights of the classes in the loss, in the same order; None for none.
         starts_training: Whether the task was set up for a training, not for a checkpoint.
+        kept_head: The head of the checkpoint that the training starts from, with ``--keep-head``.
         skipped_steps: Steps without an update, for gradients that overflowed.
     """
 
     starts_training = False
     class_weights: list[float] | None = None
+    kept_head: KeptHead | None = None
     skipped_steps = 0
     _class_weights_option: str | None = None
     _updates = 0
@@ -103,11 +106,16 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
                 f"--num-classes {cfg.num_classes}, but {os.path.abspath(cfg.data)}/label/dict.txt has {len(labels)} "
                 f"labels ({', '.join(labels)}); give --num-classes {len(labels)}"
             )
+        kept = None
         if not trained:
             check_run(cfg)
             patch_train_loop()
+            kept = take_head(cfg) if cfg.keep_head else None
         task = cls(cfg, dictionaries[0], dictionaries[-1])
         task.starts_training = not trained
+        if kept is not None:
+            task.kept_head = kept
+            task.load_state_dict({"label_names": kept.labels})
         return task
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> Any:
@@ -236,9 +244,14 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             cfg.max_positions = self.cfg.max_positions
             ARCH_CONFIG_REGISTRY[arch](cfg)
         model = model_class.build_model(cfg, self)
-        model.freeze_backbone = self.cfg.freeze_backbone
+        model.freeze_backbone = self.cfg.freeze_backbone or self.cfg.train_layers == 0
+        model.train_layers = self.cfg.train_layers or None
         model.allow_partial = self.cfg.partial_backbone
-        model.strict_head = self.cfg.strict_head
+        model.strict_head = self.cfg.strict_head or self.kept_head is not None
+        if self.kept_head is not None:
+            model.kept_head = self.kept_head.name
+            where = os.path.abspath(self.cfg.finetune_from_model)
+            logger.info("the training starts from the saved head (%s): %s", self.kept_head.kind, where)
         model.register_classification_head(
             self.cfg.classification_head_name,
             num_classes=self.cfg.num_classes,
@@ -314,7 +327,8 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         folded = [name_key(name) for name in self.data_label_names]
         if sorted(position) != sorted(folded):
             raise UsageError(
-                f"the checkpoint has the labels {', '.join(names)}, the data {', '.join(self.data_label_names)}: "
+                f"the checkpoint has the labels {', '.join(names) or 'of a regression'}, "
+                f"the data {', '.join(self.data_label_names) or 'numbers'}: "
                 f"{os.path.abspath(self.cfg.data)}; give data with the same labels"
             )
         self.label_names = names

@@ -9,11 +9,13 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 
 from sot_base.errors import UsageError
+from sot_core.options import HEAD_OPTIONS
 from sot_fairseq.data.header import HEADER, DataHeader
 
 __all__ = ["record_settings_from_data", "take_settings_from_data"]
 
 TAKEN = ("regression_target", "multi_label", "num_classes", "init_token", "separator_token")
+TAKEN += tuple(option.name for option in HEAD_OPTIONS)  # which may be those of a checkpoint's head
 
 
 def take_settings_from_data(cfg: Any, trained: bool) -> list[Path]:
@@ -50,7 +52,7 @@ def take_settings_from_data(cfg: Any, trained: bool) -> list[Path]:
 
 
 def record_settings_from_data(task: Any, criterion: Any) -> None:
-    """Put what was taken from the data into the criterion's options and the run's, which checkpoints keep.
+    """Put what was taken from data and head into the options of the criterion and the run, which checkpoints keep.
 
     fairseq gives a task a copy of its options, so that of the run is found as the criterion's neighbour.
 

@@ -36,6 +36,10 @@ class _RunConfig(SentencePredictionConfig):
         False, "a row may have several labels, or none; taken from preprocess.json if it is there"
     )
     freeze_backbone: bool = option(False, "train the head alone; the encoder is in evaluation mode, without gradients")
+    train_layers: Optional[int] = option(  # noqa: UP045
+        None, "train the head and so many encoder layers from the top; those below are frozen, in evaluation mode"
+    )
+    keep_head: bool = option(False, "start from the head of --finetune-from-model, with its options and its labels")
     head_lr_scale: float = option(1.0, "the head's learning rate as a multiple of --lr, > 0")
     layer_decay: float = option(1.0, "learning rate of an encoder layer relative to the one above it, in (0, 1]")
     partial_backbone: bool = option(False, "accept a checkpoint that lacks encoder tensors")

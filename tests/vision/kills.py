@@ -1,7 +1,8 @@
 """Kill a training at any moment in which it changes its folder, and compare what a restart makes of it."""
 
+import importlib
+import multiprocessing
 import os
-import pickle
 import re
 import signal
 import sys
@@ -11,6 +12,10 @@ import torch
 from sot_base import torch_files
 from tests.vision.conftest import assert_same_state
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["vision.train", "vision.segment.train", "matplotlib.figure", "torch.utils.tensorboard", __name__]
+)
 EVENTS = {"open": 0, "os.rename": 1, "os.link": 1, "os.remove": 0, "os.chmod": 0, "os.utime": 0}  # argument: the path
 
 
@@ -74,31 +79,36 @@ def final_name(path):
     return re.sub(r"-\d+", "-N", name)
 
 
-def in_a_process(run, folder, kill_at=None):
-    """Run a function in a copy of this process; gives the moments seen, or None if it was killed."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(reader)
-            moments = Moments(folder, kill_at)
-            moments.install()
-            run()
-            with os.fdopen(writer, "wb") as pipe:
-                pickle.dump(moments.seen, pipe)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        content = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return None
-    assert status == 0
-    return pickle.loads(content)
+def in_a_process(module, words, folder, kill_at=None):
+    """Run a command in a process of its own; gives the moments seen, or None if it was killed.
+
+    The process is a fork of a clean one with all imports: one that has computed gradients cannot be forked.
+
+    Args:
+        module: The module with the command's ``main``.
+        words: Its command line.
+        folder: The folder of its run.
+        kill_at: As of `Moments`.
+    """
+    reader, writer = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_watched, args=(writer, module, words, os.getcwd(), str(folder), kill_at))
+    process.start()
+    writer.close()
+    try:
+        seen = reader.recv()
+    except EOFError:
+        seen = None
+    process.join()
+    assert process.exitcode == (0 if seen is not None else -signal.SIGKILL)
+    return seen
+
+
+def _watched(pipe, module, words, directory, folder, kill_at):
+    os.chdir(directory)
+    moments = Moments(folder, kill_at)
+    moments.install()
+    importlib.import_module(module).main(words)
+    pipe.send(moments.seen)
 
 
 def contents(folder):

@@ -38,6 +38,10 @@ def resolve_options(args: Namespace) -> None:
         raise UsageError(
             f"the warm-up of {args.warmup_epochs:g} epochs uses up all {args.epochs}; shorten --warmup-epochs"
         )
+    if args.freeze_backbone and args.train_layers is not None:
+        raise UsageError("--freeze-backbone is --train-layers 0: the command line; leave one out")
+    if args.strict_head and not args.initial_checkpoint:
+        raise UsageError("no checkpoint with a head: --strict-head; give --initial-checkpoint, or leave it out")
     _check_ranges(args)
     _check_classes(args)
     _resolve_token_labeling(args)

@@ -36,7 +36,9 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--drop-path", type=fraction, help="stochastic depth")
     add("--pretrained", action="store_true", help="start from released weights or timm's")
     add("--initial-checkpoint", "--finetune", help="start from a checkpoint; classes and image size may differ")
+    add("--strict-head", action="store_true", help="refuse a head of the checkpoint that does not fit, or its classes")
     add("--freeze-backbone", action="store_true", help="train the head alone; the backbone stays in evaluation mode")
+    add("--train-layers", type=non_negative_int, metavar="K", help="train the head and the top K transformer blocks")
     add("--head-lr-scale", type=non_negative, default=1.0, help="the head's learning rate as a multiple of --lr")
 
 

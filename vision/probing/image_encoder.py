@@ -22,10 +22,12 @@ from vision.models.head_mixin import HeadMixin, count_prefix_tokens, resolve_hea
 from vision.models.weights.load import choose_weights, load_checkpoint
 from vision.models.weights.packaged import ENCODERS, load_packaged
 from vision.models.weights.read import read_checkpoint
+from vision.probing.top_layers import TopLayers
 from vision.training.saver import save_checkpoint
 
 __all__ = ["CHECKPOINT", "ImageEncoder"]
 
+SAME = 1e-3  # difference of states up to which copied blocks are those of the model
 CHECKPOINT = "model_best.pth.tar"  # in the folder of a model
 
 
@@ -41,6 +43,8 @@ class ImageEncoder:
         data_config: timm's data configuration.
         layers: Layers to read: 1 the first block, -1 the last one.
         device: Device of the model.
+        train_layers: Number of blocks from the top that are trained with heads; the states of the block below them are
+            read, with all prefix tokens and without the model's last norm.
 
     Attributes:
         layers: Numbers of the layers.
@@ -58,11 +62,18 @@ class ImageEncoder:
         data_config: Mapping[str, Any],
         layers: Sequence[int] = (-1,),
         device: torch.device | str = "cpu",
+        train_layers: int = 0,
     ) -> None:
         self.data_config, self.start = dict(data_config), {}
         self.recipe = {**recipe, "head": {}}
         self.num_layers = len(model.blocks) if _is_transformer(model) else 1
-        self.layers = resolve_layers(layers, self.num_layers)
+        self.train_layers = train_layers
+        if train_layers and self.num_layers == 1:
+            raise UsageError(f"{recipe['name']} is no vision transformer: --train-layers {train_layers}; leave it out")
+        if train_layers >= self.num_layers:
+            most = self.num_layers - 1  # the first block's states are the lowest that are stored
+            raise UsageError(f"{recipe['name']} has {self.num_layers} blocks: --train-layers; give at most {most}")
+        self.layers = resolve_layers(layers, self.num_layers, train_layers)
         if 0 in self.layers or (self.num_layers == 1 and self.layers != [1]):
             raise UsageError(
                 f"no such layer of {recipe['name']}: --layers 0; give 1 to {self.num_layers}"
@@ -86,6 +97,7 @@ class ImageEncoder:
         img_size: int | None = None,
         layers: Sequence[int] = (-1,),
         device: torch.device | str = "cpu",
+        train_layers: int = 0,
     ) -> ImageEncoder:
         """Build an encoder with its weights.
 
@@ -96,6 +108,7 @@ class ImageEncoder:
             img_size: Height and width of the images; None: the model's.
             layers: As above.
             device: As above.
+            train_layers: As above.
 
         Raises:
             UsageError: without weights, or for a model that timm does not know.
@@ -117,7 +130,7 @@ class ImageEncoder:
             load_checkpoint(model, checkpoint)
         data_config = resolve_config({"img_size": img_size}, model)
         check_image_size(model, recipe["name"], data_config["input_size"])
-        return cls(model, recipe, data_config, layers, device)
+        return cls(model, recipe, data_config, layers, device, train_layers)
 
     @classmethod
     def open_saved(
@@ -141,7 +154,8 @@ class ImageEncoder:
         state = {name: value for name, value in self.model.state_dict().items() if not name.startswith("head.")}
         names = ("input_size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
         images = {name: self.data_config[name] for name in names}
-        return {"model": self.recipe["name"], "weights": weights_digest(state), "images": images}
+        found = {"model": self.recipe["name"], "weights": weights_digest(state), "images": images}
+        return {**found, "without_norm": True} if self.train_layers else found
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> list[Tensor]:
@@ -154,7 +168,7 @@ class ImageEncoder:
             images,
             indices=[layer - 1 for layer in self.layers],
             return_prefix_tokens=True,
-            norm=True,
+            norm=not self.train_layers,
             output_fmt="NLC",
             intermediates_only=True,
         )
@@ -164,7 +178,31 @@ class ImageEncoder:
     def _tokens(self, found: Any) -> Tensor:
         parts = found if isinstance(found, tuple) else (found, None)
         tokens = parts[0] if parts[1] is None else torch.cat([parts[1], parts[0]], dim=1)
-        return self.model.word_tokens(tokens).float().cpu()
+        return (tokens if self.train_layers else self.model.word_tokens(tokens)).float().cpu()
+
+    @torch.no_grad()
+    def create_top_layers(self, count: int) -> TopLayers:
+        """Copy the top blocks, to be trained on the states of the block below them.
+
+        Raises:
+            UsageError: for a model whose blocks do not run by themselves.
+        """
+        top = TopLayers(self.model, count).eval()
+        device = next(self.model.parameters()).device
+        images = torch.rand(2, *self.data_config["input_size"], generator=torch.Generator().manual_seed(0))
+        expected = self.model.word_tokens(self.model.forward_features(images.to(device)))
+        (stored,) = self.encode(images)
+        try:
+            found, _ = top(stored.to(device))
+            same = torch.allclose(found, expected, atol=SAME, rtol=SAME)
+        except (TypeError, ValueError, RuntimeError):  # blocks that need more than tokens
+            same = False
+        if not same or getattr(self.model, "rope", None) is not None:  # rotary positions matter little at first
+            name = self.recipe["name"]
+            raise UsageError(
+                f"the blocks of {name} do not run by themselves: --train-layers; fine-tune with vision/train.py"
+            )
+        return top
 
     def create_head(
         self, settings: Mapping[str, Any], num_classes: int, start: Mapping[str, Tensor]
@@ -182,14 +220,16 @@ class ImageEncoder:
     def save(
         self, head: LayerHead, class_names: Sequence[str], multi_label: bool, folder: str | os.PathLike[str]
     ) -> None:
-        """Write the model with a trained head into a folder, as ``vision/train.py`` does.
+        """Write the model with a trained head, and blocks that were trained with it, as ``vision/train.py`` does.
 
         Raises:
             UsageError: if the head reads another layer than the last one.
         """
-        if self.layers != [self.num_layers]:
+        if head.top_layers is None and self.layers != [self.num_layers]:
             raise UsageError(f"an image model reads the last layer, this head {self.layers}: save; use --layers -1")
         model = copy.deepcopy(self.model).cpu()
+        if head.top_layers is not None:
+            head.top_layers.load_into(model)
         model.set_head(copy.deepcopy(head.head))
         content = {
             "arch": self.recipe["name"],

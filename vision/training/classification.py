@@ -32,7 +32,7 @@ from vision.evaluation.evaluate import create_predict, evaluate
 from vision.evaluation.metrics import ClassEvaluator, warn_if_collapsed
 from vision.evaluation.multi_label import MultiLabelEvaluator
 from vision.models.build import build_model, check_image_size, model_recipe, resolve_images, saved_recipe
-from vision.models.weights.load import load_initial
+from vision.models.weights.initial import InitialCheckpoint
 from vision.training.class_weights import WeightedCrossEntropy, weigh_classes
 from vision.training.head_task import HeadTask, Mixup
 from vision.training.progress import Progress
@@ -74,15 +74,19 @@ class ClassificationSession(Session):
         self._open_data(args)
         recipe = self.create_recipe(args)
         super().__init__(args, device)
+        initial = None
         if self.checkpoint is not None:
             recipe = self._check_same_run(recipe)
+        elif args.initial_checkpoint:
+            initial = InitialCheckpoint(args.initial_checkpoint)
+            recipe = initial.with_saved_head(recipe)
         seed_run(args.seed)
         model = self.build_model(recipe)
         self.data_config = resolve_images(args, model)
         check_image_size(model, recipe["name"], self.data_config["input_size"])
         self.initialize(model)
-        if args.initial_checkpoint and self.checkpoint is None:
-            load_initial(model, recipe["name"], args.initial_checkpoint, self.class_names)
+        if initial is not None:
+            initial.load(model, recipe["name"], self.class_names, self.multi_label, args.strict_head)
         self.recipe = saved_recipe(recipe, model)
         self.place_model(model)
 
@@ -180,6 +184,7 @@ class ClassificationSession(Session):
             erase = RandomErasing(args.reprob, mode=args.remode, max_count=args.recount, device=self.device)
         return {
             "freeze_backbone": args.freeze_backbone,
+            "train_layers": args.train_layers,
             "erase": erase,
             "mixup": self.create_mixup() if self.mixing else None,
             "mixup_off_epoch": args.mixup_off_epoch,

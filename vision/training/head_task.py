@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vision.models.dense_mixin import DenseOutput
-from vision.training.task import Task, head_modules
+from vision.training.task import Task, head_modules, top_modules
 
 __all__ = ["HeadTask", "Mixup"]
 
@@ -20,13 +20,15 @@ class HeadTask(Task):
     """The task of a classifier with the second-order head, or any other.
 
     - The loss of a model that returns two logits in training (``sum_loss``) is the sum of their losses.
-    - With a frozen backbone only the head is trained; the rest stays in evaluation mode, statistics included.
+    - With a frozen backbone only the head is trained; the rest stays in evaluation mode, statistics included. With
+      ``train_layers`` so is what lies below the top blocks, and nothing is stored for a backward pass through it.
 
     Args:
         model: The model.
         criterion: The loss of logits and targets.
         device: Where the model is.
         freeze_backbone: Whether to train the head alone.
+        train_layers: Number of blocks from the top that are trained with the head; 0: none; None: the whole model.
         erase: Random erasing of a batch of images.
         mixup: From images and targets to mixed ones.
         mixup_off_epoch: The epoch from which on nothing is mixed; 0: none.
@@ -41,14 +43,16 @@ class HeadTask(Task):
         erase: Callable[[Tensor], Tensor] | None = None,
         mixup: Mixup | None = None,
         mixup_off_epoch: int = 0,
+        train_layers: int | None = None,
     ) -> None:
         super().__init__(model, criterion, device)
         self.erase, self.mixup, self.mixup_off_epoch = erase, mixup, mixup_off_epoch
         self._frozen: list[nn.Module] = []
-        if freeze_backbone:
-            head = {module for part in head_modules(model) for module in part.modules()}
-            trained = {parameter for module in head for parameter in module.parameters()}
-            self._frozen = [module for module in model.modules() if module not in head]
+        if freeze_backbone or train_layers is not None:
+            parts = top_modules(model, train_layers) if train_layers else head_modules(model)
+            learning = {module for part in parts for module in part.modules()}
+            trained = {parameter for module in learning for parameter in module.parameters()}
+            self._frozen = [module for module in model.modules() if module not in learning]
             for parameter in model.parameters():
                 parameter.requires_grad_(parameter.requires_grad and parameter in trained)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sot_base.errors import UsageError
 from vision.models.head_mixin import HeadMixin
 
-__all__ = ["Task", "create_optimizer", "head_modules"]
+__all__ = ["Task", "create_optimizer", "head_modules", "top_modules"]
 
 
 class Task(ClassificationTask):
@@ -98,3 +98,22 @@ def head_modules(model: nn.Module) -> list[nn.Module]:
     if not any(list(module.parameters()) for module in modules):
         raise UsageError(f"{type(model).__name__} has no classification head to train alone")
     return modules
+
+
+def top_modules(model: nn.Module, count: int) -> list[nn.Module]:
+    """The top blocks of a transformer (> 0) and the modules above them, the head among them.
+
+    Raises:
+        UsageError: for a model without a list of blocks, or with fewer of them.
+    """
+    blocks = getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not hasattr(model, "patch_embed"):
+        raise UsageError(
+            f"{type(model).__name__} is no vision transformer with blocks: --train-layers; give --freeze-backbone to "
+            "train its head alone"
+        )
+    if count > len(blocks):
+        raise UsageError(f"the model has {len(blocks)} blocks: --train-layers {count}; give at most {len(blocks)}")
+    names = [name for name, _ in model.named_children()]
+    above = names[names.index("blocks") + 1 :]
+    return [*blocks[-count:], *(model.get_submodule(name) for name in above)]

@@ -17,23 +17,15 @@ LENGTH = {
 
 
 @pytest.fixture
-def start(request, tmp_path, monkeypatch, images, shapes):
-    """Start a training of a kind, given by indirect parameter; gives a function and the folder of its run."""
+def command(request, tmp_path, monkeypatch, images, shapes):
+    """A training of a kind, given by indirect parameter: its module and command line; and the folder of its run."""
     monkeypatch.chdir(tmp_path)
     if request.param == "segmentation":
-        from vision.segment.train import main
-
-        words = [str(shapes), *segment_conftest.TINY]
+        module, words = "vision.segment.train", [str(shapes), *segment_conftest.TINY]
     else:
-        from vision.train import main
-
-        words = [str(images), *conftest.TINY]
-    words += map(str, LENGTH[request.param])
-
-    def run(*more, name="run"):
-        main([*words, "--output", "runs", "--experiment", name, *more])
-
-    return run, tmp_path / "runs" / "run"
+        module, words = "vision.train", [str(images), *conftest.TINY]
+    words += [*map(str, LENGTH[request.param]), "--output", "runs", "--experiment", "run"]
+    return module, words, tmp_path / "runs" / "run"
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +35,10 @@ def shapes(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", LENGTH, indirect=True)
-def test_a_killed_run_goes_on(kills, start):
-    run, folder = start
-    moments = in_a_process(run, folder)
+@pytest.mark.parametrize("command", LENGTH, indirect=True)
+def test_a_killed_run_goes_on(kills, command):
+    module, words, folder = command
+    moments = in_a_process(module, words, folder)
     expected = contents(folder)
     indices = defaultdict(list)
     for index, moment in enumerate(moments):
@@ -57,8 +49,8 @@ def test_a_killed_run_goes_on(kills, start):
         chosen = evenly(places, kills or 1)
         for index in chosen:
             shutil.rmtree(folder)
-            assert in_a_process(run, folder, kill_at=index) is None
-            run("--resume")
+            assert in_a_process(module, words, folder, kill_at=index) is None
+            assert in_a_process(module, [*words, "--resume"], folder)
             assert_same_run(folder, expected)
         print(*moment, f"{len(chosen)} of {len(places)} moments killed, resumed and equal")
         count += len(chosen)

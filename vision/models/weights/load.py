@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import timm
 from timm.models import clean_state_dict
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
 from vision.models.head_mixin import HeadMixin
-from vision.models.weights.fit import classifier_names, fit_state_dict, load_fitted, resample_positions, square_grid
+from vision.models.weights.fit import fit_state_dict, load_fitted, resample_positions, square_grid
 from vision.models.weights.published_names import FAMILIES, convert_published, is_published, is_so_vit
 from vision.models.weights.read import WEIGHTS, read_checkpoint
 from vision.models.weights.wrappers import unwrap_names
@@ -22,16 +21,12 @@ __all__ = [
     "checkpoint_filter_fn",
     "choose_weights",
     "load_checkpoint",
-    "load_initial",
     "load_published_checkpoint",
     "load_state",
     "read_state_dict",
 ]
 
 _logger = logging.getLogger(__name__)
-
-_CLASSIFIERS = ("head.cls_fc.", "head.word_fc.", "head.dense_fc.")
-_MOVED_NORM = {f"head.norm.{name}": f"fc_norm.{name}" for name in ("weight", "bias")}  # by `attach_head`
 
 
 def choose_weights(checkpoint: Mapping[str, Any], weights: str = "auto") -> tuple[str, dict[str, Tensor]]:
@@ -197,36 +192,3 @@ def _use_published_form(model: HeadMixin, state_dict: Mapping[str, Tensor]) -> N
     head.load_state_dict(model.head.state_dict())
     model.set_head(head)
     _logger.info(f"published checkpoint: the head uses center={center!r} and residual_eps=1e-5")
-
-
-def load_initial(model: nn.Module, name: str, path: str, class_names: Sequence[str]) -> None:
-    """Start training from a checkpoint, possibly of other classes, another image size or another head.
-
-    The classifier that a timm model had before `attach_head` replaced it is ignored, and so are all classifiers where
-    the checkpoint names other classes than the data.
-
-    Args:
-        model: The new model.
-        name: Its name in timm.
-        path: The checkpoint file.
-        class_names: The data's classes.
-
-    Raises:
-        UsageError: if the checkpoint is missing or the backbone does not fit.
-    """
-    checkpoint = read_checkpoint(path)
-    _, state = choose_weights(checkpoint)
-    if not (isinstance(model, HeadMixin) and is_published(state, model.published_family)):
-        state = unwrap_names(state, model.state_dict().keys())
-    plain = tuple(f"{layer}." for layer in classifier_names(timm.get_pretrained_cfg(name)))
-    names = checkpoint.get("class_names")
-    if isinstance(names, list) and names != list(class_names):
-        _logger.warning(f"other classes than the data's: {path}; its classifiers are ignored")
-        ignored = _CLASSIFIERS if isinstance(model, HeadMixin) else plain
-        state = {key: value for key, value in state.items() if not key.startswith(ignored)}
-    if isinstance(model, HeadMixin):
-        own = model.state_dict()
-        moved = {old: new for old, new in _MOVED_NORM.items() if new in own and old not in own}
-        state = {moved.get(key, key): value for key, value in state.items()}
-        state = {key: value for key, value in state.items() if key in own or not key.startswith(plain)}
-    load_checkpoint(model, state)
