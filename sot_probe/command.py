@@ -37,7 +37,7 @@ from sot_probe.store_writer import StateEncoder
 from sot_probe.trainee import Optimize
 from sot_probe.training import Split
 
-__all__ = ["ProbeSide", "check_options", "run_probe"]
+__all__ = ["ProbeSide", "check_options", "open_experiment", "read_states", "run_probe"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     for setting in settings:
         side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
     args.output_dir.mkdir(parents=True, exist_ok=True)  # here: before anything that takes long
-    store = _read_states(args, side)
-    experiment = _experiment(args, side, store)
+    store = read_states(args, side)
+    experiment = open_experiment(args, side, store)
     results: dict[str, Any] = {"task": side.task, "metric": side.main_metric, "unit": "percent"}
     results |= {"heads": {}, "failed": {}}
     report = _Report(args, side, results)
@@ -151,8 +151,13 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     return 1 if results["failed"] else 0
 
 
-def _read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
-    """The token states from the store, or from the encoder."""
+def read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
+    """Read the token states from the store; run the encoder if they are not there.
+
+    Args:
+        args: Options with ``cache_dir`` and ``cache_dtype``.
+        side: What is probed.
+    """
     begin = time.perf_counter()
     store = open_or_create(
         args.cache_dir or cache_dir() / "token_states",
@@ -170,7 +175,14 @@ def _read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
     return store
 
 
-def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store) -> Experiment:
+def open_experiment(args: argparse.Namespace, side: ProbeSide, store: Store) -> Experiment:
+    """The data and the protocol of a probe.
+
+    Args:
+        args: Options with ``class_weights``, ``held_out`` and ``device``.
+        side: What is probed.
+        store: Its token states.
+    """
     splits = {name: Split(store.splits[name], as_targets(values, side.kind)) for name, values in side.targets.items()}
     train = splits.pop(next(iter(splits)))
     weights = None
