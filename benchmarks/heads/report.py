@@ -31,7 +31,7 @@ def set_table(results: Results, reference: str) -> str:
         UsageError: if the reference was not measured on it.
     """
     if reference not in results.heads:
-        raise UsageError(f"{reference} was not measured on {title(results)}: --reference; give another head")
+        raise UsageError(f"{reference} was not measured on {results.name}: --reference; give another head")
     others = [head for head in results.heads if head != reference]
     compared = dict(zip(others, _comparisons(results, reference, others), strict=True))
     by_seeds = dict(zip(others, holm([own.p_seeds for own in compared.values()]), strict=True))

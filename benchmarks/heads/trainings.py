@@ -122,6 +122,8 @@ def _try_settings(
     experiment: Experiment, heads: Mapping[str, Mapping[str, ProbeSettings]], seed: int
 ) -> dict[str, Tried]:
     """Train with each setting on the training rows that are not held out; the metric on those that are."""
+    if not heads:
+        return {}
     choices = iter(experiment.choose([setting for own in heads.values() for setting in own.values()], seed))
     return {head: {words: next(choices).score for words in own} for head, own in heads.items()}
 
