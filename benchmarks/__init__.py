@@ -1,4 +1,4 @@
-"""Speed and memory of the toolkit beside its peers: each module prints one table from one run."""
+"""Speed, memory and accuracy of the toolkit beside its peers: each command prints its tables."""
 
 import os
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from benchmarks.heads.datasets import draw_rows
 from benchmarks.heads.results_file import Results, Run, read_results, results_path
 from benchmarks.memory import peak_of_cpu_allocations
 from sot_base.errors import UsageError
 from sot_probe.command import ProbeSide, open_experiment, read_states
-from sot_probe.experiment import Choice, Experiment, SeedResult
+from sot_probe.experiment import Choice, Experiment
 from sot_probe.grid import ProbeSettings, grid, training_words
 from sot_probe.layer_head import LayerHead
 
@@ -20,6 +21,7 @@ __all__ = ["measure"]
 
 MIB = 2**20
 LEAST_UPDATES = 200  # with few labels the epochs are increased to so many
+Settings = dict[str, ProbeSettings]  # by their command-line arguments
 Tried = dict[str, float | None]  # settings -> metric on the held-out rows
 
 
@@ -45,8 +47,7 @@ def measure(name: str, args: argparse.Namespace, side: ProbeSide, labels: int | 
     train, (test,) = experiment.train, experiment.dev.values()
     if labels is not None and labels >= len(train.targets):
         raise UsageError(f"{name} has {len(train.targets)} training rows: --labels {labels}; give less")
-    results = Results(name, side.main_metric, {}, test.targets.tolist(), {})
-    results.protocol = {
+    protocol = {
         "states": store.folder.name,
         "train_rows": len(train.targets),
         "test_rows": len(test.targets),
@@ -54,33 +55,26 @@ def measure(name: str, args: argparse.Namespace, side: ProbeSide, labels: int | 
         "held_out": args.held_out,
     }
     heads = _settings_of_heads(args, side, labels)
+    results = Results(name, side.main_metric, protocol, test.targets.tolist(), {})
     if path.exists():
         results = _continued(path, results, heads)
-    peaks: dict[tuple[str, str], float] = {}
     for seed in args.seeds:
         missing = {head: own for head, own in heads.items() if str(seed) not in results.heads.get(head, {})}
         if not missing:
             continue
         drawn = experiment if labels is None else _with_labels(experiment, labels, seed)
-        known = {} if labels is not None else _recorded(results, missing)
-        tried = known | _try_settings(drawn, {head: own for head, own in missing.items() if head not in known}, seed)
-        chosen = [_best(head, own, tried[head]) for head, own in missing.items()]
-        choices = [Choice(setting.training[0]) for setting in chosen]
-        ((_, found),) = drawn.train_seeds(chosen, choices, [seed])
-        for head, setting, result in zip(missing, chosen, found, strict=True):
-            run = _as_run(head, setting, tried[head], result, side.main_metric)
-            run.mebibytes = peaks.setdefault((head, run.settings), _peak(drawn, result.outcome.head, setting))
+        tried = {} if labels is not None else _recorded(results, missing)
+        tried |= _try_settings(drawn, {head: own for head, own in missing.items() if head not in tried}, seed)
+        for head, run in _train(drawn, missing, tried, seed):
             results.heads.setdefault(head, {})[str(seed)] = run
             print(f"{path.stem}, {head}, seed {seed}: {run.value:.2f}", flush=True)  # noqa: T201
         results.write(path)
     return results
 
 
-def _settings_of_heads(
-    args: argparse.Namespace, side: ProbeSide, labels: int | None
-) -> dict[str, dict[str, ProbeSettings]]:
+def _settings_of_heads(args: argparse.Namespace, side: ProbeSide, labels: int | None) -> dict[str, Settings]:
     """For each head its settings by their command-line arguments."""
-    found: dict[str, dict[str, ProbeSettings]] = {}
+    found: dict[str, Settings] = {}
     for setting in grid(args, side.layers, choose=False):
         side.create_head(setting.head_settings, {})  # reports mistakes before anything is trained
         (training,) = setting.training
@@ -92,7 +86,7 @@ def _settings_of_heads(
     return found
 
 
-def _continued(path: object, expected: Results, heads: Mapping[str, Mapping[str, object]]) -> Results:
+def _continued(path: Path, expected: Results, heads: Mapping[str, Settings]) -> Results:
     """Read the file; it must have been written with the same settings."""
     results = read_results(path)
     remedy = "give the same options, or another --output-dir"
@@ -118,9 +112,7 @@ def _recorded(results: Results, heads: Mapping[str, object]) -> dict[str, Tried]
     return {head: next(iter(results.heads[head].values())).tried for head in heads if results.heads.get(head)}
 
 
-def _try_settings(
-    experiment: Experiment, heads: Mapping[str, Mapping[str, ProbeSettings]], seed: int
-) -> dict[str, Tried]:
+def _try_settings(experiment: Experiment, heads: Mapping[str, Settings], seed: int) -> dict[str, Tried]:
     """Train with each setting on the training rows that are not held out; the metric on those that are."""
     if not heads:
         return {}
@@ -128,38 +120,47 @@ def _try_settings(
     return {head: {words: next(choices).score for words in own} for head, own in heads.items()}
 
 
-def _best(head: str, settings: Mapping[str, ProbeSettings], tried: Tried) -> ProbeSettings:
+def _train(
+    experiment: Experiment, heads: Mapping[str, Settings], tried: Mapping[str, Tried], seed: int
+) -> Iterator[tuple[str, Run]]:
+    """Train each head with the best of the settings that were tried, and test it."""
+    chosen = {head: _best(head, tried[head]) for head in heads}
+    settings = [own[chosen[head]] for head, own in heads.items()]
+    choices = [Choice(setting.training[0]) for setting in settings]
+    ((_, found),) = experiment.train_seeds(settings, choices, [seed])
+    for head, setting, (outcome, metrics) in zip(heads, settings, found, strict=True):
+        if outcome.failed:
+            raise UsageError(f"{head}, seed {seed}: {outcome.failed}")
+        ((split, values),) = metrics.items()
+        yield (
+            head,
+            Run(
+                settings=chosen[head],
+                tried=tried[head],
+                parameters=outcome.parameters,
+                seconds=round(outcome.seconds, 3),
+                mebibytes=_peak(experiment, outcome.head, setting.training[0].batch_size),
+                value=values[experiment.main_metric],
+                predictions=outcome.predictions[split].tolist(),
+            ),
+        )
+
+
+def _best(head: str, tried: Tried) -> str:
     scores = {words: score for words, score in tried.items() if score is not None}
     if not scores:
         raise UsageError(f"no training of {head} has finite values: --lr; give a lower one")
-    return settings[max(scores, key=lambda words: scores[words])]
+    return max(scores, key=lambda words: scores[words])
 
 
-def _as_run(head: str, setting: ProbeSettings, tried: Tried, result: SeedResult, metric: str) -> Run:
-    outcome = result.outcome
-    if outcome.failed:
-        raise UsageError(f"{head}: {outcome.failed}")
-    ((split, metrics),) = result.metrics.items()
-    return Run(
-        settings=" ".join([*setting.words[2:], *training_words(setting.training[0])]),
-        tried=tried,
-        parameters=outcome.parameters,
-        seconds=round(outcome.seconds, 3),
-        mebibytes=0.0,
-        value=metrics[metric],
-        predictions=outcome.predictions[split].tolist(),
-    )
-
-
-def _peak(experiment: Experiment, head: LayerHead, setting: ProbeSettings) -> float:
+def _peak(experiment: Experiment, head: LayerHead, batch_size: int) -> float:
     """Peak memory of a forward and a backward pass over the longest rows, gradients included, in MiB."""
     train = experiment.train
-    rows = train.states.lengths.argsort(descending=True, stable=True)[: setting.training[0].batch_size]
+    rows = train.states.lengths.argsort(descending=True, stable=True)[:batch_size]
     (states, mask), targets = train.states.gather(rows), train.targets[rows]
 
     def step() -> None:
         experiment.objective.loss(head.train()(states, mask), targets).backward()
 
     head.zero_grad(set_to_none=True)
-    peak = peak_of_cpu_allocations(step) / MIB
-    return round(peak, 2)
+    return round(peak_of_cpu_allocations(step) / MIB, 2)
