@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(args: argparse.Namespace, paths: Sequence[Path]) -> None:
-    files = by_name({path: read_results(path) for path in paths})
+    files = by_name(map(read_results, paths))
     if not files:
         raise UsageError(f"no results: {args.output_dir.absolute()}; name data sets to measure")
     for results in files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
 from sot_visual.figures import new_figure, save_figure
 
-__all__ = ["draw_accuracy", "overview", "set_table"]
+__all__ = ["by_name", "draw_accuracy", "overview", "set_table"]
 
 COLORS = dict(zip(HEADS, ("C0", "C1", "C3"), strict=True))
 PANELS_IN_A_ROW = 4
@@ -86,13 +86,15 @@ def draw_accuracy(files: Sequence[Results], path: Path) -> None:
     for axes, results in zip(panels, files, strict=False):
         for family, names in HEADS.items():
             own = [head for head in names if head in results.heads]
-            points = [(_parameters(results, head), statistics.fmean(results.values(head))) for head in own]
-            axes.plot(*zip(*points, strict=True), "o", color=COLORS[family], label=family) if points else None
-            for head, point in zip(own, points, strict=True):
-                axes.annotate(head.replace("-words", ""), point, (3, 2), textcoords="offset points", fontsize=6)
+            parameters = [_parameters(results, head) for head in own]
+            means = [statistics.fmean(results.values(head)) for head in own]
+            axes.plot(parameters, means, "o", markersize=4, color=COLORS[family], label=family)
+            for head, *place in zip(own, parameters, means, strict=True):
+                below = (head in own[1::2]) * 9  # every other name, so that they do not overlap
+                axes.annotate(_short(head), place, (3, 2 - below), textcoords="offset points", fontsize=6)
         axes.set(xscale="log", title=_column(results), xlabel="parameters", ylabel=f"{results.metric}, %")
         axes.grid(alpha=0.3)
-        axes.margins(x=0.2)
+        axes.margins(x=0.25)
     for axes in panels[len(files) :]:
         axes.set_axis_off()
     panels[0].legend(fontsize=6)
@@ -119,6 +121,11 @@ def _parameters(results: Results, head: str) -> int:
     return round(statistics.fmean(results.heads[head][seed].parameters for seed in results.seeds()))
 
 
+def _short(head: str) -> str:
+    """Name of a head in the picture: the pooling, and whether the class token is added."""
+    return head if head == "cls" else head.removesuffix("-words") + ("" if head.endswith("-words") else " + cls")
+
+
 def _column(results: Results) -> str:
     labels = results.protocol["labels"]
     return results.name if labels is None else f"{results.name}, {labels} labels"
@@ -135,6 +142,6 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def by_name(files: Mapping[Path, Results]) -> list[Results]:
+def by_name(files: Iterable[Results]) -> list[Results]:
     """Whole data sets first, then draws of labels by their number."""
-    return sorted(files.values(), key=lambda own: (own.protocol["labels"] or 0, own.name))
+    return sorted(files, key=lambda own: (own.protocol["labels"] or 0, own.name))
