@@ -14,7 +14,6 @@ from sot_base.download.file import cache_dir
 from sot_base.errors import UsageError
 from sot_hf import probe as text_probe
 from sot_hf.probe import HuggingFaceProbe
-from sot_probe.command import ProbeSide
 from sot_probe.held_out import hold_out
 from vision import probe as image_probe
 from vision.probe import ImageProbe
@@ -29,23 +28,23 @@ HEADS = {
 }
 
 
-def _open_text(args: Namespace, *words: str) -> ProbeSide:
+def _open_text(args: Namespace, *words: str) -> HuggingFaceProbe:
     given = {"--encoder": args.text_encoder, "--max-length": args.max_length, "--device": args.device}
     return HuggingFaceProbe(text_probe.probe_parser().parse_args([*words, *_words(given)]))
 
 
-def _open_glue(task: str, args: Namespace) -> ProbeSide:
+def _open_glue(task: str, args: Namespace) -> HuggingFaceProbe:
     if args.data_dir is None:
         raise UsageError(f"no folder with {task}: --data-dir; give GLUE's folder of TSV files")
     return _open_text(args, "--task", task, "--data-dir", args.data_dir)
 
 
-def _open_documents(name: str, args: Namespace) -> ProbeSide:
+def _open_documents(name: str, args: Namespace) -> HuggingFaceProbe:
     folder = write_task(find_tables(), name, cache_dir() / "benchmarks" / name)
     return _open_text(args, "--text-columns", "text", "--label-column", "label", "--data-dir", str(folder))
 
 
-def _open_images(kind: type[ImageProbe], option: str, args: Namespace) -> ProbeSide:
+def _open_images(kind: type[ImageProbe], option: str, args: Namespace) -> ImageProbe:
     folder = vars(args)[option]
     if folder is None:
         raise UsageError(f"no images: --{option}; give a folder or a tar with train/<class>/ and val/<class>/")
@@ -59,7 +58,7 @@ def _words(given: Mapping[str, object]) -> list[str]:
     return [word for pair in [*pairs, ("--output-dir", ".")] for word in pair]
 
 
-DATA_SETS: dict[str, Callable[[Namespace], ProbeSide]] = {
+DATA_SETS: dict[str, Callable[[Namespace], HuggingFaceProbe | ImageProbe]] = {
     **{task: partial(_open_glue, task) for task in ("SST-2", "CoLA")},
     **{name: partial(_open_documents, name) for name in STEMS},
     "CIFAR-10": partial(_open_images, ImageProbe, "cifar10"),
@@ -68,7 +67,7 @@ DATA_SETS: dict[str, Callable[[Namespace], ProbeSide]] = {
 IMAGES = ("CIFAR-10", "Fashion-MNIST")
 
 
-def open_data_set(name: str, args: Namespace) -> ProbeSide:
+def open_data_set(name: str, args: Namespace) -> HuggingFaceProbe | ImageProbe:
     """Open a data set with its encoder; of a set that is larger, a stratified part of the rows is used.
 
     Raises:

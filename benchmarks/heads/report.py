@@ -37,7 +37,7 @@ def set_table(results: Results, reference: str) -> str:
     by_seeds = dict(zip(others, holm([own.p_seeds for own in compared.values()]), strict=True))
     by_items = dict(zip(others, holm([own.p_items for own in compared.values()]), strict=True))
     header = ("head", "mean", "std", f"minus {reference} [95 %]", "p, seeds", "p, items")
-    rows = [(*header, "parameters", "s", "MiB", "chosen")]
+    rows: list[Sequence[str]] = [(*header, "parameters", "s", "MiB", "chosen")]
     for head in sorted(results.heads, key=lambda head: -statistics.fmean(results.values(head))):
         values = results.values(head)
         cells = [head, f"{statistics.fmean(values):.2f}", f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"]
@@ -66,7 +66,7 @@ def overview(files: Sequence[Results]) -> str:
     heads.sort(
         key=lambda head: (ranks.get(head, math.inf), -statistics.fmean(own[head] for own in means if head in own))
     )
-    rows = [("head", *(_column(own) for own in files), "average rank")]
+    rows: list[Sequence[str]] = [("head", *(_column(own) for own in files), "average rank")]
     for head in heads:
         cells = [f"{own[head]:.2f}" if head in own else "-" for own in means]
         rows.append((head, *cells, f"{ranks[head]:.2f}" if head in ranks else "-"))
