@@ -109,11 +109,11 @@ def _comparisons(results: Results, reference: str, others: Sequence[str]) -> lis
 
 
 def _costs(results: Results, head: str) -> tuple[str, ...]:
-    """Parameters, seconds and memory of a training, and the settings that were chosen."""
+    """Parameters, median seconds and memory of a training, and the settings that were chosen."""
     runs = [results.heads[head][seed] for seed in results.seeds()]
     chosen = list(dict.fromkeys(run.settings for run in runs))
     settings = (chosen[0] or "defaults") if len(chosen) == 1 else "by draw"
-    numbers = (f"{_parameters(results, head):,}", f"{statistics.fmean(run.seconds for run in runs):.1f}")
+    numbers = (f"{_parameters(results, head):,}", f"{statistics.median(run.seconds for run in runs):.1f}")
     return (*numbers, f"{statistics.fmean(run.mebibytes for run in runs):.1f}", settings)
 
 
