@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ import torch
 
 from benchmarks.heads import __main__ as heads
 from benchmarks.heads import trainings
-from benchmarks.heads.datasets import draw_rows
+from benchmarks.heads.datasets import DATA_SETS, draw_rows
 from benchmarks.heads.fashion_mnist import open_fashion_mnist
 from benchmarks.heads.newsgroups_and_reuters import find_tables, write_task
 from sot_base.errors import UsageError, run_main
 from sot_probe.experiment import Experiment
+from tests.support import REPOSITORY
 
 TWO = ("--heads", "gap-words", "mgcrp-words", "--seeds", "1", "2")
 
@@ -123,6 +126,14 @@ def test_wrong_files_are_refused(tmp_path, capsys, text, message):
     assert message in error
     assert f"{tmp_path / 'SST-2.json'}; remove it, or give another --output-dir" in error
     assert error.count("\n") == 1
+
+
+def test_the_commands_of_the_documentation_are_understood():
+    text = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^python -m benchmarks.heads (.*)$", text, flags=re.MULTILINE)
+    assert len(commands) > 2
+    for command in commands:
+        assert set(heads.heads_parser().parse_args(shlex.split(command)).sets) <= set(DATA_SETS)
 
 
 def test_tables_become_a_task(tmp_path, monkeypatch):
