@@ -16,20 +16,13 @@ Run ``python -m benchmarks.head``; ``--quick`` is a smoke test.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import tempfile
-from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported: the profiler keeps quiet
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.memory import peak_of_cpu_allocations
 from benchmarks.timing import describe_device, median_seconds, seconds
 from sot_core import ClassificationHead, HeadConfig
 
@@ -136,7 +129,7 @@ class Contender:
         """Peak memory of one step above what was allocated before it."""
         self.clear()
         if not self.on_gpu:
-            return self._peak_of_cpu_allocations()
+            return peak_of_cpu_allocations(self.step)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -148,16 +141,6 @@ class Contender:
         """Memory of the gradients that a step leaves behind."""
         self.step()
         return sum(leaf.grad.nbytes for leaf in self.leaves if leaf.grad is not None)
-
-    def _peak_of_cpu_allocations(self) -> int:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
-            self.step()
-        with tempfile.TemporaryDirectory() as folder:
-            trace = Path(folder, "trace.json")
-            recorded.export_chrome_trace(str(trace))
-            events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-        changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
-        return max(accumulate(change for _, change in changes))
 
 
 def draw_mask(shape: Shape, padding: float, generator: torch.Generator) -> Tensor:

@@ -44,10 +44,18 @@ from sot_probe.trainee import Optimize, adamw
 from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
 from sot_text.splits import find_data
 
-__all__ = ["HuggingFaceProbe", "main"]
+__all__ = ["HuggingFaceProbe", "main", "probe_parser"]
 
 CHECKED = 4  # rows on which copies of the top layers are checked
 ENCODING = 1  # increased when the states of an encoder change, so that old ones are not reused
+
+
+def probe_parser() -> argparse.ArgumentParser:
+    """The parser of ``python -m sot_hf.probe``."""
+    parser = argparse.ArgumentParser(prog="python -m sot_hf.probe", description=__doc__.split("\n")[0])
+    add_data_options(parser)
+    add_probe_options(parser)
+    return parser
 
 
 class HuggingFaceProbe(ProbeMetrics):
@@ -83,6 +91,12 @@ class HuggingFaceProbe(ProbeMetrics):
             for split in splits
         }
         self.targets: dict[str, np.ndarray] = {name: _targets(rows) for name, rows in self.rows.items()}
+
+    def keep(self, split: str, rows: np.ndarray) -> None:
+        """Use only these rows of a split; to be called before anything is encoded."""
+        encodings = self.rows[split].encodings
+        self.targets[split] = self.targets[split][rows]
+        self.rows[split] = TextDataset([encodings[row] for row in rows.tolist()], self.targets[split])
 
     def describe(self) -> dict[str, Any]:
         texts = {name: array_digest([np.array(rows_digest(rows.encodings))]) for name, rows in self.rows.items()}
@@ -138,10 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 1 if some of the trainings failed.
     """
-    parser = argparse.ArgumentParser(prog="python -m sot_hf.probe", description=__doc__.split("\n")[0])
-    add_data_options(parser)
-    add_probe_options(parser)
-    args = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    args = probe_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()

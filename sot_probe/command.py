@@ -37,7 +37,7 @@ from sot_probe.store_writer import StateEncoder
 from sot_probe.trainee import Optimize, TrainingSettings
 from sot_probe.training import Split
 
-__all__ = ["ProbeSide", "check_options", "run_probe"]
+__all__ = ["ProbeSide", "check_options", "open_experiment", "read_states", "run_probe"]
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +132,8 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
         side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
     top_layers = side.create_top_layers(args.train_layers) if args.train_layers else None
     args.output_dir.mkdir(parents=True, exist_ok=True)  # here: before anything that takes long
-    store = _read_states(args, side)
-    experiment = _experiment(args, side, store, top_layers)
+    store = read_states(args, side)
+    experiment = open_experiment(args, side, store, top_layers)
     results: dict[str, Any] = {"task": side.task, "metric": side.main_metric, "unit": "percent"}
     results |= {"heads": {}, "failed": {}}
     report = _Report(args, side, results)
@@ -162,8 +162,13 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     return 1 if results["failed"] else 0
 
 
-def _read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
-    """The token states from the store, or from the encoder."""
+def read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
+    """Read the token states from the store; run the encoder if they are not there.
+
+    Args:
+        args: Options with ``cache_dir`` and ``cache_dtype``.
+        side: What is probed.
+    """
     begin = time.perf_counter()
     store = open_or_create(
         args.cache_dir or cache_dir() / "token_states",
@@ -181,7 +186,17 @@ def _read_states(args: argparse.Namespace, side: ProbeSide) -> Store:
     return store
 
 
-def _experiment(args: argparse.Namespace, side: ProbeSide, store: Store, top_layers: nn.Module | None) -> Experiment:
+def open_experiment(
+    args: argparse.Namespace, side: ProbeSide, store: Store, top_layers: nn.Module | None = None
+) -> Experiment:
+    """The data and the protocol of a probe.
+
+    Args:
+        args: Options with ``class_weights``, ``held_out`` and ``device``.
+        side: What is probed.
+        store: Its token states.
+        top_layers: The layers of the encoder that are trained with each head; None: heads alone.
+    """
     splits = {name: Split(store.splits[name], as_targets(values, side.kind)) for name, values in side.targets.items()}
     train = splits.pop(next(iter(splits)))
     weights = None

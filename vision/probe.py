@@ -84,7 +84,7 @@ class ImageProbe:
         self.args = args
         self.kind: Kind = "sets" if args.multi_label else "classes"
         self.main_metric = "f1_micro" if args.multi_label else "top1"
-        self.sources = {name: self._open(data_dir, split) for name, split in self._splits().items()}
+        self.sources = {name: self.open_split(data_dir, split) for name, split in self._splits().items()}
         train, val = self.sources.values()
         self.labels, self.num_classes = train.class_names, len(train.class_names)
         if self.num_classes < (1 if args.multi_label else 2):
@@ -104,7 +104,8 @@ class ImageProbe:
     def _splits(self) -> dict[str, str]:
         return {"train": self.args.train_split, "val": self.args.val_split}
 
-    def _open(self, data_dir: str | None, split: str) -> Any:
+    def open_split(self, data_dir: str | None, split: str) -> Any:
+        """Open the images of a split."""
         args = self.args
         if args.multi_label:
             return open_multi_label(data_dir, split, args.label_column, args.max_pixels)
@@ -135,6 +136,11 @@ class ImageProbe:
         given = [(name, getattr(args, name)) for name in names if getattr(args, name) not in (None, defaults[name])]
         words += [word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value))]
         return words + [f"--{name.replace('_', '-')}" for name in ("pretrained", "multi_label") if getattr(args, name)]
+
+    def keep(self, split: str, rows: np.ndarray) -> None:
+        """Use only these images of a split; to be called before anything is encoded."""
+        self.sources[split] = self.sources[split].subset(rows)
+        self.targets[split] = self.targets[split][rows]
 
     def describe(self) -> dict[str, Any]:
         images = {name: source_digest(source) for name, source in self.sources.items()}

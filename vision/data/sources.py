@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from PIL import Image
@@ -48,6 +49,9 @@ class Source(Protocol):
     def image(self, index: int) -> Image.Image:
         """Read an image as RGB; raises `ImageError`."""
 
+    def subset(self, rows: np.ndarray) -> Source:
+        """The source with only these images, in this order; the classes stay."""
+
 
 class ArraySource:
     """Images in memory.
@@ -72,6 +76,9 @@ class ArraySource:
     def image(self, index: int) -> Image.Image:
         return Image.fromarray(self.images[index]).convert("RGB")
 
+    def subset(self, rows: np.ndarray) -> ArraySource:
+        return ArraySource(self.images[rows], self.targets[rows], self.class_names, self.where)
+
 
 class TreeImages:
     """Images below one folder of a tree.
@@ -84,9 +91,11 @@ class TreeImages:
     Attributes:
         where: The folder, for messages.
         paths: Paths of the images in the folder.
+        targets: For each image its class index, or which classes it has.
     """
 
     paths: list[str]
+    targets: np.ndarray
 
     def __init__(self, tree: FileTree, prefix: str, max_pixels: int) -> None:
         self.tree, self.max_pixels = tree, max_pixels
@@ -101,6 +110,11 @@ class TreeImages:
 
     def image(self, index: int) -> Image.Image:
         return read_image(self.tree.read(self._lead + self.paths[index]), self.name(index), self.max_pixels)
+
+    def subset(self, rows: np.ndarray) -> Self:
+        part = copy.copy(self)
+        part.paths, part.targets = [self.paths[row] for row in rows.tolist()], self.targets[rows]
+        return part
 
 
 class FileSource(TreeImages):
