@@ -21,6 +21,7 @@ __all__ = ["Curve", "Result", "read_run"]
 RESULTS = "results.json"
 SUMMARY = "summary.csv"
 COUNTS = ("bad_images", "train_bad_images", "train_skipped")  # columns of a log that are no curves
+LARGEST = 1e9  # of a number
 MISTAKE = "run the training again, or leave this folder out"
 
 
@@ -114,6 +115,10 @@ def _read_results(path: Path, name: str) -> list[Result]:
         for seed, run in trained.seeds.items():
             for split, metrics in run.metrics.items():
                 for metric, value in metrics.items():
+                    if abs(value) > LARGEST:
+                        raise UsageError(
+                            f"{metric} of head {head}, seed {seed} is {value:g}: {path.absolute()}; {MISTAKE}"
+                        )
                     new = Result(name, content.task, split, metric, head, {}, trained.parameters, run.command or "")
                     found.setdefault((head, split, metric), new).values[seed] = value
     if not found:
@@ -134,12 +139,14 @@ def _read_summary(path: Path, name: str) -> Curve:
 
 def _numbers(row: Sequence[str], header: Sequence[str], path: Path, line: int) -> list[float]:
     try:
-        numbers = [float(word) if word else math.nan for word in row]
+        numbers = [float(word or "nan") for word in row]
     except ValueError as error:
         raise UsageError(f"{error}: {path.absolute()}, line {line}; {MISTAKE}") from None
     if len(row) != len(header):
         raise UsageError(f"{len(row)} columns, the header has {len(header)}: {path.absolute()}, line {line}; {MISTAKE}")
-    return numbers
+    if not abs(numbers[0]) <= LARGEST:
+        raise UsageError(f"{header[0]} {row[0]}: {path.absolute()}, line {line}; {MISTAKE}")
+    return [number if abs(number) <= LARGEST else math.nan for number in numbers]  # what diverged is not drawn
 
 
 def _best_epochs(curve: Curve) -> list[Result]:

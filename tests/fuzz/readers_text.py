@@ -43,6 +43,8 @@ from sot_text.glue import get_task
 from sot_text.read_input import read_lines, read_task_file
 from sot_text.run_folder import check_same_run
 from sot_text.tsv import read_tsv
+from sot_visual.compare import compare_page
+from sot_visual.run_results import read_run
 from tests.fuzz.engine import Reader
 from tests.fuzz.mutate import damage_bytes, damage_checkpoint, damage_json, damage_lines
 from tests.sot_fairseq.bert_files import random_bert, save_bert, save_pickle
@@ -197,6 +199,16 @@ def _open_cache(folder: Path) -> None:
     store = open_or_create(folder, "SST-2/tiny", DESCRIPTION, "float32", Encoder())
     for states in store.splits.values():
         states.gather(torch.arange(len(states)))
+
+
+def _summary(folder: Path) -> list[Path]:
+    lines = ("epoch,train_loss,eval_loss,eval_top1,lr", "0,2.3,2.1,20.5,0.1", "1,2.0,1.9,,0.1", "2,1.9,nan,30,0.05")
+    return [_write(folder / "summary.csv", "\n".join(lines) + "\n")]
+
+
+def _compare_summary(folder: Path) -> None:
+    results, curve = read_run(folder, "run")
+    compare_page(results, [] if curve is None else [curve])
 
 
 def _results(folder: Path) -> list[Path]:
@@ -385,6 +397,8 @@ TEXT_READERS = (
     Reader("dict.txt", _gpt2("dict.txt"), lambda f: read_dictionary(f / "dict.txt"), damage_lines),
     Reader("sentencepiece", _sentencepiece, _encode, damage_bytes),
     Reader("token-state cache", _cache, _open_cache, _damage_any),
+    Reader("results.json, compared", _results, lambda f: compare_page(read_run(f, "run")[0], []), damage_json),
+    Reader("summary.csv, compared", _summary, _compare_summary, damage_lines),
     Reader("results.json", _results, lambda f: results_table.table({"run": results_table.read_saved(f)}), damage_json),
     Reader("run.json", _run_file, _read_run_file, damage_json),
     Reader("sweep.json and result.json", _sweep, _read_sweep, damage_json),

@@ -82,6 +82,12 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(text_run, tmp_path)
         ("summary.csv", "epoch,eval_top1\n", "no epochs: .*summary.csv; "),
         ("summary.csv", "epoch,eval_top1\n0,much\n", "much.*summary.csv, line 2; "),
         ("summary.csv", "epoch,eval_top1\n0,1\n1\n", "1 columns, the header has 2: .*summary.csv, line 3; "),
+        ("summary.csv", "epoch,eval_top1\n1e999,1\n", "epoch 1e999: .*summary.csv, line 2; "),
+        (
+            "results.json",
+            '{"task": "CoLA", "heads": {"cls": {"seeds": {"1": {"metrics": {"dev": {"mcc": 1e300}}}}}}}',
+            r"mcc of head cls, seed 1 is 1e\+300: .*results.json; ",
+        ),
         ("notes.txt", "", "neither results.json nor summary.csv: .*; "),
     ],
 )
