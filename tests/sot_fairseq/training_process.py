@@ -1,4 +1,4 @@
-"""``fairseq-train`` as a process of its own, which tests send signals to."""
+"""Trainings as processes of their own, which tests send signals to."""
 
 import os
 import socket
@@ -13,9 +13,9 @@ PROGRAM = str(Path(sys.executable).parent / "fairseq-train")
 
 
 def start(words, **environment):
-    """Start it in a process group of its own; its output is read from the pipe."""
+    """Start a training in a process group of its own; its output is read from the pipe."""
     return subprocess.Popen(
-        [PROGRAM, *map(str, words)],
+        [sys.executable, "-m", "sot_fairseq.train", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
