@@ -53,7 +53,7 @@ def title(results: Results) -> str:
     labels = protocol["labels"]
     rows = f"{protocol['train_rows']:,} training rows" if labels is None else f"{labels:,} labels in each draw"
     share = f"{100 * protocol['held_out']:.0f} % held out to choose settings"
-    draws = "seeds" if labels is None else "draws"
+    draws = ("seed" if labels is None else "draw") + ("" if len(seeds) == 1 else "s")
     test = f"{protocol['test_rows']:,} test rows, {len(seeds)} {draws}"
     return f"{results.name}: {results.metric} in percent, {rows} ({share}), {test}"
 
@@ -81,7 +81,7 @@ def draw_accuracy(files: Sequence[Results], path: Path) -> None:
     """
     columns = min(PANELS_IN_A_ROW, len(files))
     lines = math.ceil(len(files) / columns)
-    figure = new_figure(3.2 * columns, 2.8 * lines)
+    figure = new_figure(3.0 * columns, 2.6 * lines)
     panels = np.atleast_1d(figure.subplots(lines, columns)).ravel()
     for axes, results in zip(panels, files, strict=False):
         for family, names in HEADS.items():
