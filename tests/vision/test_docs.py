@@ -129,7 +129,7 @@ def test_commands_of_the_own_folder(folder, monkeypatch, capsys):
     monkeypatch.setenv("SOT_CACHE", str(folder / "cache"))
     save_published("lvvit_s_384", cached(folder, "1.0/lvvit_s-26M-384-84.4.pth.tar"))
     found = [command for command in commands(VISION) if "flowers" in command]
-    assert len(found) == 13
+    assert len(found) == 14
     for command in found:
         dry = any(part in command for part in ("resnet", "torchrun", "--initial-checkpoint", "--pretrained"))
         short = ["--max-steps", "1", "--device", "cpu", "-j", "0"]
