@@ -32,6 +32,15 @@ def test_folder(images):
     assert val.image(0).size == (12, 12)
 
 
+@pytest.mark.parametrize("dataset", ["folder", "digits"])
+def test_a_part_of_the_images(images, dataset):
+    whole = open_source(str(images), "train", dataset)
+    part = whole.subset(np.array([7, 2]))
+    assert part.class_names == whole.class_names
+    assert part.targets.tolist() == whole.targets[[7, 2]].tolist()
+    assert pixels(part) == [pixels(whole)[index] for index in (7, 2)]
+
+
 def test_numeric_folders_in_natural_order(tmp_path):
     make_split(tmp_path / "train", [str(number) for number in range(12)], count=1)
     source = open_source(str(tmp_path), "train")
