@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import torch.distributed as dist
 from fairseq import checkpoint_utils
 from omegaconf import open_dict
 
@@ -109,10 +110,18 @@ def _stop_on_signals(module: ModuleType) -> None:
             if getattr(trainer, "saved_updates", None) != trainer.get_num_updates():
                 checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
             module.logger.info("stopped by signal %d at update %d", number, trainer.get_num_updates())
+            _leave_the_group()
             raise SystemExit(128 + number)
         return outcome
 
     module.validate_and_save = validate_and_save
+
+
+def _leave_the_group() -> None:
+    """Wait for the other processes and end the communication: its threads may abort a process that exits before."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def early_stopping_state() -> dict[str, Any]:
