@@ -24,7 +24,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -34,10 +34,10 @@ from tqdm import tqdm
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
-from sot_base.names import join_names, split_names
+from sot_base.names import join_names
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task
 from sot_text.prediction import Prediction, Predictor
-from sot_text.read_input import Row, read_lines, read_task_file
+from sot_text.read_input import Row, read_lines, read_texts
 from sot_text.submission import (
     INDEX_COLUMNS,
     check_submission,
@@ -45,7 +45,6 @@ from sot_text.submission import (
     submission_path,
     write_submission,
 )
-from sot_text.tsv import TsvTable, read_tsv
 
 __all__ = ["add_device_options", "predict_parser", "run_predict"]
 
@@ -96,7 +95,9 @@ def run_predict(args: argparse.Namespace, load: Callable[[], tuple[Predictor, Gl
         table = None
         rows: Iterable[Row] = read_lines(sys.stdin.buffer, predictor.num_inputs)
     else:
-        table, rows = _read_file(Path(args.input), args, task, predictor.num_inputs)
+        optional = INDEX_COLUMNS if args.submission is not None else ()
+        table, columns = read_texts(Path(args.input), args.text_columns, task, predictor.num_inputs, optional=optional)
+        rows = zip(*(table.columns[column] for column in columns), strict=True)
     submission, indices = None, []
     if args.submission is not None and task is not None and table is not None:
         check_submission(task, predictor.labels)
@@ -133,26 +134,6 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"not a positive number: --batch-size {args.batch_size}; give 1 or more")
     if not 0 <= args.threshold <= 1:
         raise UsageError(f"not a probability: --threshold {args.threshold:g}; give a number from 0 to 1")
-
-
-def _read_file(
-    path: Path, args: argparse.Namespace, task: GlueTask | None, num_inputs: int | None
-) -> tuple[TsvTable, Iterable[Row]]:
-    optional = INDEX_COLUMNS if args.submission is not None else ()
-    columns: Sequence[str]
-    if args.text_columns:
-        columns = split_names(args.text_columns, "--text-columns")
-        table = read_tsv(path, columns, optional=[name for name in optional if name not in columns])
-    elif task is not None:
-        table, columns = read_task_file(path, task, optional)
-    else:
-        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns or --task")
-    if num_inputs is not None and len(columns) != num_inputs:
-        raise UsageError(
-            f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "
-            f"{path.absolute()}; give the columns or the task of the model"
-        )
-    return table, zip(*(table.columns[column] for column in columns), strict=True)
 
 
 def _predict(

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sot_base.errors import UsageError
+from sot_base.names import split_names
 from sot_text.glue import GlueTask, SplitFile
 from sot_text.tsv import TsvTable, read_tsv
 
-__all__ = ["read_lines", "read_task_file"]
+__all__ = ["read_lines", "read_task_file", "read_texts"]
 
 Row = tuple[str, ...]
 
@@ -44,6 +45,46 @@ def read_lines(stream: BinaryIO, num_inputs: int | None, name: str = "standard i
                 f"{len(row)} field(s) where {num_inputs} are expected: {name} line {number}; give {wanted} per line"
             )
         yield row
+
+
+def read_texts(
+    path: Path,
+    text_columns: str | None,
+    task: GlueTask | None,
+    num_inputs: int | None,
+    required: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> tuple[TsvTable, Sequence[str]]:
+    """Read the texts of a file by the names of its columns, or of a GLUE task.
+
+    Args:
+        path: The file.
+        text_columns: Names of one or two columns, ``A[,B]``; None: those of the task.
+        task: The task; None if it is unknown.
+        num_inputs: Number of texts in a row that the model takes; None: any.
+        required: Further columns that a file with `text_columns` must have.
+        optional: Further columns to keep where the file has them.
+
+    Returns:
+        The rows, and the names of the text columns.
+
+    Raises:
+        UsageError: If the columns are unknown or of another number, or the file is malformed.
+    """
+    columns: Sequence[str]
+    if text_columns:
+        columns = split_names(text_columns, "--text-columns")
+        table = read_tsv(path, [*columns, *required], optional=[name for name in optional if name not in columns])
+    elif task is not None:
+        table, columns = read_task_file(path, task, optional)
+    else:
+        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns or --task")
+    if num_inputs is not None and len(columns) != num_inputs:
+        raise UsageError(
+            f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "
+            f"{path.absolute()}; give the columns or the task of the model"
+        )
+    return table, columns
 
 
 def read_task_file(path: Path, task: GlueTask, optional: Sequence[str] = ()) -> tuple[TsvTable, tuple[str, ...]]:

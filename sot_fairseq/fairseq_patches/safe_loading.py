@@ -29,7 +29,7 @@ from sot_fairseq.fairseq_patches.checkpoint_sizes import check_sizes
 from sot_fairseq.fairseq_patches.plain_values import replace_eval
 from sot_text.formats.checkpoint_file import read_fairseq_checkpoint
 
-__all__ = ["load_safely", "model_options", "read_checked_checkpoint", "upgrade"]
+__all__ = ["load_safely", "model_options", "read_checked_checkpoint", "task_settings", "upgrade"]
 
 
 def load_safely() -> None:
@@ -178,3 +178,9 @@ def _with_classes(stock: Callable[..., Any], classes: Iterable[Any]) -> Callable
 
     function.is_safe = True  # type: ignore[attr-defined]
     return function
+
+
+def task_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of the task, none in a checkpoint of an old version of fairseq."""
+    settings = (state.get("cfg") or {}).get("task") or {}
+    return settings if isinstance(settings, Mapping) else vars(settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from sot_base.errors import UsageError
 from sot_fairseq.data.dataset import SentenceDataset
 from sot_fairseq.data.header import HEADER, DataHeader
 from sot_fairseq.data.targets import target_array
-from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, upgrade
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, task_settings, upgrade
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.metrics import compute_metrics
@@ -264,7 +264,7 @@ def from_pretrained(
     device = choose_device(device)
     checkpoint = _find_checkpoint(Path(path), checkpoint_file)
     state = read_checked_checkpoint(checkpoint, to_build=True)
-    settings = _task_settings(state)
+    settings = task_settings(state)
     if settings.get("_name") != "sentence_prediction_mgcrp":
         raise UsageError(
             f"no classifier of this toolkit: {checkpoint.absolute()}; give one trained with "
@@ -295,12 +295,6 @@ def from_pretrained(
     if tokenizer.is_dir():
         encoder = TextEncoder.from_folder(tokenizer, moses_detokenize=bool(header and header.moses_detokenize))
     return SentencePredictor(models[0].to(device), task, encoder, head, header, training_data)
-
-
-def _task_settings(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of the task, none in a checkpoint of an old version of fairseq."""
-    settings = (state.get("cfg") or {}).get("task") or {}
-    return settings if isinstance(settings, Mapping) else vars(settings)
 
 
 def _find_checkpoint(path: Path, checkpoint_file: str | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sot_base.errors import UsageError
 from sot_core.options import HEAD_OPTIONS
-from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint
+from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, task_settings
 from sot_fairseq.models.sot_roberta import HEADS
 
 __all__ = ["KeptHead", "read_head", "take_head"]
@@ -43,8 +43,7 @@ def read_head(path: str | os.PathLike[str]) -> KeptHead:
         UsageError: if it is not a classifier of this task.
     """
     state = read_checked_checkpoint(path)
-    task = (state.get("cfg") or {}).get("task") or {}
-    task = task if isinstance(task, dict) else vars(task)
+    task = task_settings(state)
     name = task.get("classification_head_name")
     if task.get("_name") != TASK or not any(key.startswith(f"{HEADS}{name}.") for key in state["model"]):
         raise UsageError(

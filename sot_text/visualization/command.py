@@ -12,10 +12,8 @@ import torch
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
-from sot_base.names import split_names
 from sot_text.glue import GLUE_TASKS, GlueTask, get_task
-from sot_text.read_input import read_lines, read_task_file
-from sot_text.tsv import read_tsv
+from sot_text.read_input import read_lines, read_texts
 from sot_text.visualization.check import check_text
 from sot_text.visualization.explain import Explanation, explain, find_class
 from sot_text.visualization.picture import MAX_ITEMS, draw_items
@@ -123,19 +121,11 @@ def _read(
         return rows, [None] * len(rows)
     path = Path(args.input)
     if args.text_columns:
-        columns: Sequence[str] = split_names(args.text_columns, "--text-columns")
-        wanted = [*columns, *([args.label_column] if args.label_column else [])]
-        table, label = read_tsv(path, wanted), args.label_column
-    elif task is not None:
-        label = task.splits[0].label_column
-        table, columns = read_task_file(path, task, (label,))
+        label, required, optional = args.label_column, [args.label_column] if args.label_column else [], []
     else:
-        raise UsageError(f"the text columns are unknown: {path.absolute()}; give --text-columns or --task")
-    if num_inputs is not None and len(columns) != num_inputs:
-        raise UsageError(
-            f"the model was trained on {num_inputs} text(s) a row, not on {len(columns)} ({', '.join(columns)}): "
-            f"{path.absolute()}; give the columns or the task of the model"
-        )
+        label = task.splits[0].label_column if task is not None else None
+        required, optional = [], [label] if label else []
+    table, columns = read_texts(path, args.text_columns, task, num_inputs, required, optional)
     rows = list(zip(*(table.columns[column][: args.limit] for column in columns), strict=True))
     labels: list[str | None] = [*table.columns.get(label, ())][: args.limit]
     return rows, labels or [None] * len(rows)
