@@ -140,7 +140,8 @@ class EfficientProbingPool(Pooling):
         Shape:
             tokens (B, N, D) -> (B, M, N), in the dtype of the tokens.
         """
-        return (tokens @ (self.queries.to(tokens.dtype) * self.out_dim**-0.5).mT).mT
+        scores: Tensor = tokens @ (self.queries.to(tokens.dtype) * self.out_dim**-0.5).mT
+        return scores.mT
 
     def extra_repr(self) -> str:
         return f"num_queries={self.num_queries}"
