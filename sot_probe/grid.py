@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 MIXED = "mix"
+LARGEST = 2**31  # of a whole number
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
 # The options that each head reads; a head is not trained again for values of other options.
 USED_BY_ALL = {"head_feature_norm"}
@@ -205,6 +206,8 @@ def _positive(kind: type) -> Any:
         value = kind(text)
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+        if kind is int and value >= LARGEST:
+            raise argparse.ArgumentTypeError(f"must be below {LARGEST}, got {text}")
         return value
 
     positive.__name__ = f"positive {kind.__name__}"

@@ -22,7 +22,7 @@ from sot_base.names import name_key
 from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
-from sot_visual.outputs import check_outputs, is_page
+from sot_visual.outputs import check_figure, check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
 from vision.cli.config_file import Parser, parse_args
@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and visualise."""
     args = parse_args(visualize_parser(), argv)
     outputs = check_outputs(args.output, figures_only=args.check)
+    check_figure("--spectrum", args.spectrum)
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)

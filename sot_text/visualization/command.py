@@ -23,7 +23,7 @@ from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
 from sot_visual.model_view import PARTS
-from sot_visual.outputs import check_outputs, is_page
+from sot_visual.outputs import check_figure, check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
 
@@ -77,6 +77,7 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     outputs = check_outputs(args.output or (), figures_only=args.check)
+    check_figure("--spectrum", args.spectrum)
     model, task, num_inputs = load()
     rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
     if not rows and (args.check or args.spectrum or outputs):
