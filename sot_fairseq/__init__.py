@@ -15,6 +15,7 @@ with quiet_import(), import_metrics_later():
     from sot_fairseq.fairseq_patches.divergence import report_divergence
     from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
     from sot_fairseq.fairseq_patches.optimizer_start import create_optimizers_without_compiler
+    from sot_fairseq.fairseq_patches.padding_mask import never_wait_for_padding
     from sot_fairseq.fairseq_patches.safe_loading import load_safely
     from sot_fairseq.fairseq_patches.usage_errors import is_user_dir, prepare_command_line
     from sot_fairseq.models import sot_bert as _bert  # noqa: F401
@@ -30,5 +31,6 @@ report_divergence()
 write_whole_checkpoints()
 take_paths_with_colons()
 create_optimizers_without_compiler()
+never_wait_for_padding()
 if is_user_dir(__path__[0]):
     prepare_command_line()

@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sot_base.later_values import LaterValues
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
 
@@ -123,7 +125,7 @@ class Trainee:
         optimize: Optimize,
         device: torch.device,
     ) -> None:
-        self.candidate, self.objective, self.device = candidate, objective, device
+        self.candidate, self.objective, self.device = candidate, objective.on(device), device
         self.random = _RandomNumbers(seed, device)
         with self.random:
             self.head = candidate.create().to(device)
@@ -134,24 +136,35 @@ class Trainee:
         self.updates, self.update = candidate.settings.epochs * steps, 0
         self.best_state: dict[str, Tensor] | None = None
         self.best_score, self.improved = -math.inf, 0  # the last epoch with an improvement
+        self.losses = LaterValues()
         self.active = True
 
     def step(self, states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int) -> None:
-        """Update the head on a batch; a loss that is not finite ends the training."""
+        """Update the head on a batch; a loss that is not finite ends the training, on a GPU some steps later."""
         begin, settings = time.perf_counter(), self.candidate.settings
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * group["lr_scale"] * lr_factor(self.update, self.updates)
         self.head.train()
         with self.random:
             loss = self.objective.loss(self.head(states, mask), targets)
-        if not math.isfinite(float(loss.detach())):
-            self.give_up(f"the loss is not finite: epoch {epoch}, lr {settings.lr}; give a lower --lr")
+        self.losses.read(loss.detach().view(1), partial(self._check_loss, epoch))
+        if not self.active:
             return
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.update += 1
         self.outcome.seconds += time.perf_counter() - begin
+
+    def settle(self) -> None:
+        """Wait for the losses of all steps, so that a training that has failed is known to have."""
+        begin = time.perf_counter()
+        self.losses.settle()
+        self.outcome.seconds += time.perf_counter() - begin
+
+    def _check_loss(self, epoch: int, losses: Sequence[float]) -> None:
+        if not math.isfinite(losses[0]):
+            self.give_up(f"the loss is not finite: epoch {epoch}, lr {self.candidate.settings.lr}; give a lower --lr")
 
     def evaluate(
         self, logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], measure: Measure, main: str
