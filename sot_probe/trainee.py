@@ -17,6 +17,7 @@ from torch import Tensor
 from sot_base.later_values import LaterValues
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
+from sot_probe.settings import TrainingSettings
 
 __all__ = [
     "NOT_FINITE",
@@ -36,25 +37,6 @@ WARMUP = 6  # percent of the updates
 NOT_FINITE = "the head's outputs are not finite after an epoch: the training; give a lower --lr"
 Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
 Measure = Callable[[np.ndarray, np.ndarray], dict[str, float]]  # predictions, targets -> metric -> percent
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How a head is trained.
-
-    Args:
-        lr: Peak learning rate (> 0), after a warm-up over 6 % of the updates; then it decays linearly to 0.
-        batch_size: Rows in a batch (> 0).
-        epochs: Number of epochs (> 0).
-        weight_decay: Decoupled weight decay (>= 0), of all parameters.
-        encoder_lr_scale: Learning rate of trained layers of the encoder, as a multiple of ``lr`` (> 0).
-    """
-
-    lr: float = 1e-3
-    batch_size: int = 32
-    epochs: int = 8
-    weight_decay: float = 0.1
-    encoder_lr_scale: float = 0.05
 
 
 @dataclass(frozen=True)
