@@ -28,7 +28,7 @@ from benchmarks.heads.report import by_name, draw_accuracy, overview, set_table
 from benchmarks.heads.results_file import read_results, results_path
 from benchmarks.heads.trainings import measure
 from sot_base.errors import UsageError, run_main
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import LAYER_PAIRS
 from sot_probe.grid import add_grid_options
 from vision.cli.device import command_processes
 
