@@ -41,8 +41,8 @@ import sot_fairseq  # noqa: F401  registers task and criterion
 from benchmarks.fairseq_runs import OURS, STOCK, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, Row, benchmark_parser
 from benchmarks.stock_trainer import Rows, make_trainer, read_rows
-from benchmarks.timing import Usage, clock, median_seconds, median_usage, run_process
-from benchmarks.validate import DEMO_CORPUS
+from benchmarks.timing import clock, in_folder, median_seconds, median_usage
+from benchmarks.untrained import DEMO_CORPUS
 from sot_hf.batching import PaddingCollator
 from sot_hf.data import TextDataset
 from sot_hf.load_config import load_config
@@ -293,7 +293,7 @@ def run_glue(device: torch.device, args: Any) -> list[Row]:
         "run_glue, CLS head": [*ours, "--head-fusion", "cls", "--output_dir"],
         "run_glue, MGCrP head": [*ours, "--output_dir"],
     }
-    found = median_usage({name: _in_folder(words) for name, words in commands.items()}, args.repetitions)
+    found = median_usage({name: in_folder(words) for name, words in commands.items()}, args.repetitions)
     return [
         {
             "": name,
@@ -330,7 +330,7 @@ def fairseq_train(device: torch.device, args: Any) -> list[Row]:
                 "--save-dir",
             ],
         }
-        found = median_usage({name: _in_folder(words) for name, words in commands.items()}, args.repetitions)
+        found = median_usage({name: in_folder(words) for name, words in commands.items()}, args.repetitions)
     return [
         {
             "": name,
@@ -341,16 +341,6 @@ def fairseq_train(device: torch.device, args: Any) -> list[Row]:
         }
         for name in commands
     ]
-
-
-def _in_folder(words: Sequence[Any]) -> Callable[[], Usage]:
-    """A command whose last argument is a new folder."""
-
-    def run() -> Usage:
-        with tempfile.TemporaryDirectory() as folder:
-            return run_process([*words, folder])
-
-    return run
 
 
 if __name__ == "__main__":

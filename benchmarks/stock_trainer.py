@@ -84,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-steps", type=int, default=-1)
     parser.add_argument("--group-by-length", action="store_true")
+    parser.add_argument("--no-evaluation", action="store_true")
     parser.add_argument("--use-cpu", action="store_true")
     args = parser.parse_args(argv)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -96,17 +97,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         per_device_train_batch_size=args.batch_size,
         num_train_epochs=1,
         max_steps=args.max_steps,
-        eval_strategy="epoch",
+        eval_strategy="no" if args.no_evaluation else "epoch",
         save_strategy="epoch",
         save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="mcc",
+        load_best_model_at_end=not args.no_evaluation,
+        metric_for_best_model=None if args.no_evaluation else "mcc",
         train_sampling_strategy="group_by_length" if args.group_by_length else "random",
         use_cpu=args.use_cpu,
     )
     trainer.train()
     trainer.save_model()
-    print(trainer.evaluate())  # noqa: T201
+    if not args.no_evaluation:
+        print(trainer.evaluate())  # noqa: T201
 
 
 if __name__ == "__main__":

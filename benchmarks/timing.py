@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Usage", "clock", "describe_device", "median_seconds", "median_usage", "run_process", "seconds"]
+__all__ = ["Usage", "clock", "describe_device", "in_folder", "median_seconds", "median_usage", "run_process", "seconds"]
 
 
 def clock(device: torch.device) -> float:
@@ -77,14 +77,38 @@ def run_process(words: Sequence[str | os.PathLike[str]], **environment: str) -> 
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **environment},
         )
-        _, status, used = os.wait4(process.pid, 0)
+        ended, peak = 0, 0.0
+        while not ended:
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+            if not ended:
+                peak = max(peak, _resident_peak(process.pid))
+                time.sleep(0.02)
         wall = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             output.seek(0)
             end = output.read().decode("utf-8", "replace")[-2000:]
             raise RuntimeError(f"exit status {process.returncode}: {shlex.join(command)}\n{end}")
-    return Usage(used.ru_utime + used.ru_stime, wall, used.ru_maxrss / 1024)
+    return Usage(used.ru_utime + used.ru_stime, wall, peak)
+
+
+def _resident_peak(pid: int) -> float:
+    """Peak of resident memory so far, in MiB; what ``wait4`` says is at least the memory of the process that waits."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
+    except OSError:
+        return 0.0
+
+
+def in_folder(words: Sequence[str | os.PathLike[str]]) -> Callable[[], Usage]:
+    """A command whose last argument is a new folder, removed afterwards."""
+
+    def run() -> Usage:
+        with tempfile.TemporaryDirectory() as folder:
+            return run_process([*words, folder])
+
+    return run
 
 
 def median_usage(commands: Mapping[str, Callable[[], Usage]], repetitions: int) -> dict[str, Usage]:

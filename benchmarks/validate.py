@@ -21,9 +21,9 @@ import sot_fairseq  # noqa: F401  registers task and criterion
 from benchmarks.fairseq_runs import OURS, STOCK, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, benchmark_parser
 from benchmarks.timing import median_seconds
+from benchmarks.untrained import DEMO_CORPUS
 
 CONTENDERS = {"stock": (STOCK, STOCK), "stock criterion": (OURS, STOCK), "sot_fairseq": (OURS, OURS)}
-DEMO_CORPUS = Path(__file__).parents[1] / "glue_scripts" / "demo_corpus"
 
 
 @quiet()
