@@ -38,11 +38,11 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 import sot_fairseq  # noqa: F401  registers task and criterion
+from benchmarks import DEMO_CORPUS
 from benchmarks.fairseq_runs import OURS, STOCK, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, Row, benchmark_parser
 from benchmarks.stock_trainer import Rows, make_trainer, read_rows
 from benchmarks.timing import clock, in_folder, median_seconds, median_usage
-from benchmarks.untrained import DEMO_CORPUS
 from sot_hf.batching import PaddingCollator
 from sot_hf.data import TextDataset
 from sot_hf.load_config import load_config

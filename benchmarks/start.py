@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import DEMO_CORPUS
 from benchmarks.fairseq_runs import OURS, STOCK, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, benchmark_parser
 from benchmarks.timing import Usage, in_folder, median_usage, run_process
-from benchmarks.untrained import DEMO_CORPUS
 from sot_text.minilm import find_minilm
 
 FLOOR = "import torch"

@@ -8,15 +8,14 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
 
+from benchmarks import DEMO_CORPUS
 from sot_hf.convert import to_fairseq
 from sot_hf.load_config import load_config
 from sot_hf.load_model import load_model
 from sot_text.glue import get_task
 from sot_text.minilm import find_minilm
 
-__all__ = ["DEMO_CORPUS", "mixed_texts", "save_models", "save_small_encoder"]
-
-DEMO_CORPUS = Path(__file__).parents[1] / "glue_scripts" / "demo_corpus"
+__all__ = ["mixed_texts", "save_models", "save_small_encoder"]
 
 
 def save_models(encoder: str | Path, folder: Path) -> dict[str, Path]:
@@ -27,7 +26,7 @@ def save_models(encoder: str | Path, folder: Path) -> dict[str, Path]:
         folder: Where the models go.
 
     Returns:
-        Their folders: ``transformers`` with BERT's head, ``sot_hf`` and ``sot_fairseq`` with one and the same MGCrP head.
+        Their folders: ``transformers`` with BERT's head, ``sot_hf`` and ``sot_fairseq`` with the same MGCrP head.
     """
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(encoder)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import sot_fairseq  # noqa: F401  registers task and criterion
+from benchmarks import DEMO_CORPUS
 from benchmarks.fairseq_runs import OURS, STOCK, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, benchmark_parser
 from benchmarks.timing import median_seconds
-from benchmarks.untrained import DEMO_CORPUS
 
 CONTENDERS = {"stock": (STOCK, STOCK), "stock criterion": (OURS, STOCK), "sot_fairseq": (OURS, OURS)}
 
