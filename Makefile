@@ -48,7 +48,7 @@ lint: install
 typecheck: install
 	$(BIN)/mypy
 
-# Speed and memory beside the peers, without a GPU or data from elsewhere: about ten minutes on two cores.
+# Speed and memory beside the peers, without a GPU or data from elsewhere: about twelve minutes on two cores.
 BENCH = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 bench: install
 	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 3
@@ -58,8 +58,8 @@ bench: install
 	$(BENCH).vision_step --threads 1 --repetitions 3
 	$(BENCH).load --threads 1 --repetitions 3
 	$(BENCH).start --threads 1 --repetitions 1
-	$(BENCH).memory --threads 1
-	$(BENCH).preprocess
+	$(BENCH).memory --threads 1 --lines 10000
+	$(BENCH).preprocess --threads 1 --sentences 30000 --repetitions 1
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -44,10 +45,10 @@ class FairseqRun(NamedTuple):
         validate(self.cfg, self.trainer, self.task, self.batches, ["valid"])
         return found
 
-    def train_epoch(self) -> None:
-        """Train an epoch."""
+    def train_epoch(self, steps: int | None = None) -> None:
+        """Train an epoch, or its first steps."""
         self.trainer.begin_epoch(self.batches.next_epoch_idx)
-        for batch in self.batches.next_epoch_itr(shuffle=True):
+        for batch in itertools.islice(self.batches.next_epoch_itr(shuffle=True), steps):
             self.trainer.train_step([batch])
 
     def padding(self) -> float:

@@ -61,7 +61,7 @@ def draw_images(folder: Path, count: int) -> Path:
     for number in range(count):
         coarse = Image.fromarray(random.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize((500, 375), Image.BICUBIC)
         pixels = np.asarray(coarse, dtype=np.int16) + random.integers(-12, 13, (375, 500, 1), dtype=np.int16)
-        path = folder / f"class{number % 2}" / f"{number}.jpg"
+        path = folder / f"class{number % 2}" / f"{number:05}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, quality=90)
     return folder
