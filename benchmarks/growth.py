@@ -63,15 +63,16 @@ def draw(
 ) -> None:
     """Draw the curves on logarithmic axes and write them as a picture."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator
 
-    figure, axes = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10, 7), layout="constrained")
     panels = [
         (by_tokens, "tokens", "ms", "head", "Head: time of a step, batch of 4"),
         (by_tokens, "tokens", "extra MiB", "head", "Head: extra memory, batch of 4"),
         (by_batch, "batch", "ms", "head", "Head: time of a step, 128 tokens"),
         (rows, "rows", "seconds", "", "Validation in fairseq, tiny model"),
     ]
-    for place, (table, x, y, kind, title) in zip(axes, panels, strict=True):
+    for place, (table, x, y, kind, title) in zip(axes.flat, panels, strict=True):
         for name in dict.fromkeys(row[kind] for row in table):
             points = [(row[x], row[y]) for row in table if row[kind] == name]
             place.plot(*zip(*points, strict=True), marker="o", label=name)
@@ -79,6 +80,8 @@ def draw(
         place.set(title=title, xlabel=x, ylabel=y, xscale="log", yscale="log", xticks=sizes)
         place.set_xticklabels([f"{size:,}" for size in sizes])
         place.minorticks_off()
+        place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        place.yaxis.set_major_formatter("{x:g}")
         place.grid(alpha=0.3)
         place.legend()
     with atomic_file(path) as file:
