@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.allocations import peak_of_cpu_allocations
 from benchmarks.heads.datasets import draw_rows
 from benchmarks.heads.results_file import Results, Run, read_results, results_path
-from benchmarks.memory import peak_of_cpu_allocations
 from sot_base.errors import UsageError
 from sot_probe.command import ProbeSide, open_experiment, read_states
 from sot_probe.experiment import Choice, Experiment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -295,7 +296,7 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
         with scaled_groups(optimizer) if self._scales_learning_rates else contextlib.nullcontext():
             optimizer.step()
 
-    @property
+    @functools.cached_property
     def run_name(self) -> str:
         """Head and seed, for messages about one of many runs."""
         head = "cls" if str(self.cfg.head_fusion) == "cls" else str(self.cfg.head_pooling)
