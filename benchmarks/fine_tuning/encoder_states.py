@@ -1,0 +1,126 @@
+"""What an encoder's states hold at a moment of its tuning: the rank of the words, and what new heads read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.fine_tuning.results_file import Step
+from sot_hf.data import TextDataset
+from sot_hf.token_states import MAX_TOKENS, TextEncoder, rows_digest
+from sot_probe.layer_head import LayerHead
+from sot_probe.objective import Objective
+from sot_probe.row_cache import RowCache
+from sot_probe.states import TokenStates
+from sot_probe.trainee import Candidate, TrainingSettings
+from sot_probe.training import Split, predict, require_success, train_heads
+
+__all__ = ["PROBES", "effective_rank", "encode", "read_step", "train_probes", "words_of"]
+
+PROBES: dict[str, dict[str, Any]] = {
+    "cls": {"fusion": "cls"},
+    "gap-words": {"pooling": "gap", "fusion": "words"},
+    "mgcrp-words": {"pooling": "mgcrp", "fusion": "words"},
+}
+PROBE_SETTINGS = TrainingSettings(lr=3e-3, epochs=8)
+CLASSES = Objective("classes", 2)
+
+
+def encode(encoder: TextEncoder, rows: TextDataset, bf16: bool, cache: RowCache | None = None) -> Split:
+    """The states of tokenized rows, and their targets."""
+    encodings = rows.encodings
+
+    def run(chosen: np.ndarray) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            return encoder.encode([encodings[row] for row in chosen.tolist()])
+
+    lengths = np.array([len(row["input_ids"]) for row in encodings])
+    states = (cache or RowCache()).states(rows_digest(encodings), lengths, run, MAX_TOKENS)
+    return Split(states, torch.from_numpy(rows.targets))
+
+
+def train_probes(
+    encoder: TextEncoder,
+    heads: Mapping[str, Mapping[str, Any]],
+    train: Split,
+    seed: int,
+    settings: TrainingSettings = PROBE_SETTINGS,
+) -> dict[str, LayerHead]:
+    """Train heads on stored states.
+
+    Args:
+        encoder: Creates the heads.
+        heads: Their fields of `HeadConfig`, by name.
+        train: The states.
+        seed: Seed of initial weights, order of the batches and dropout.
+        settings: How they are trained.
+
+    Raises:
+        UsageError: if a training fails.
+    """
+
+    def creates(fields: Mapping[str, Any]) -> Callable[[], LayerHead]:
+        return lambda: LayerHead(encoder.create_head(fields, CLASSES.num_classes, encoder.start))
+
+    candidates = [Candidate(creates(fields), settings) for fields in heads.values()]
+    outcomes = train_heads(candidates, train, CLASSES, seed)
+    require_success(outcomes)
+    return {name: outcome.head for name, outcome in zip(heads, outcomes, strict=True)}
+
+
+def words_of(states: TokenStates) -> Tensor:
+    """All tokens of all rows but the class tokens, (tokens, D)."""
+    tokens = states.layers[0]
+    is_word = torch.ones(len(tokens), dtype=torch.bool)
+    is_word[states.starts] = False
+    return tokens[is_word]
+
+
+def effective_rank(tokens: Tensor) -> tuple[float, float]:
+    """The effective rank of centred tokens, and the share of their variance in the first direction.
+
+    The effective rank is the exponential of the entropy of the singular values divided by their sum.
+
+    Shape:
+        tokens (N, D).
+
+    Reference:
+        Roy and Vetterli, The effective rank (EUSIPCO 2007).
+    """
+    values = torch.linalg.svdvals(tokens.double() - tokens.double().mean(dim=0))
+    shares = values / values.sum()
+    shares = shares[shares > 0]
+    return float((-(shares * shares.log()).sum()).exp()), float(values[0] ** 2 / (values**2).sum())
+
+
+def read_step(
+    encoder: TextEncoder,
+    backbone: nn.Module | None,
+    rows: tuple[TextDataset, TextDataset],
+    measure: Callable[[np.ndarray], float],
+    seed: int,
+    epoch: int,
+    bf16: bool,
+) -> Step:
+    """Freeze an encoder as it is, and say what its states hold.
+
+    Args:
+        encoder: Runs the backbone; its own weights are replaced.
+        backbone: The backbone; None: that of the encoder, which was not tuned.
+        rows: Training rows and test rows.
+        measure: The metric (percent) of predictions for the test rows.
+        seed: Seed of the heads.
+        epoch: Number of epochs of tuning.
+        bf16: Whether the encoder runs in bfloat16 autocast.
+    """
+    if backbone is not None:
+        encoder.model.backbone.load_state_dict(backbone.state_dict())
+    train, test = (encode(encoder, own, bf16) for own in rows)
+    heads = train_probes(encoder, PROBES, train, seed)
+    logits = predict(list(heads.values()), test.states)
+    values = [measure(CLASSES.decide(own)) for own in logits]
+    return Step(epoch, *effective_rank(words_of(test.states)), probes=dict(zip(heads, values, strict=True)))
