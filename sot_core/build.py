@@ -35,6 +35,7 @@ POOLINGS: dict[str, Callable[[HeadConfig], Pooling]] = {
         proj_bias=config.proj_bias,
         recompute=config.recompute,
         head_norm=config.head_norm,
+        two_layers=config.two_layers,
     ),
     "gcp": lambda config: GlobalCovariancePool(
         config.embed_dim, config.q_dim, config.gcp_iters, config.center, config.projection, config.head_norm

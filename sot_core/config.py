@@ -41,7 +41,7 @@ KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("num_iters", "num_singular_values"), partial(_is_integer, lowest=-MAX_INTEGER), "an integer"),
     (("alpha", "residual_eps", *RATES), _is_number, "a number"),
     (
-        ("proj_bias", "recompute", "has_cls_token", "attention_mlp"),
+        ("proj_bias", "recompute", "has_cls_token", "attention_mlp", "two_layers"),
         lambda value: isinstance(value, bool),
         "True or False",
     ),
@@ -88,6 +88,8 @@ class HeadConfig:
         channel_drop_rate: Mean rate of DropCov's channel dropout in training, fraction in [0, 1).
         num_queries: Queries of ``efficient`` (> 0), a divisor of D.
         attention_mlp: Whether an MLP follows the attention of ``attention``.
+        two_layers: Whether a token holds the features of two layers of an encoder side by side, D each: MGCrP projects
+            X from the first and Y from the second, and the class token is that of the second.
 
     Raises:
         ValueError: naming the field and the value that is out of range.
@@ -120,6 +122,7 @@ class HeadConfig:
     channel_drop_rate: float = 0.5
     num_queries: int = 32
     attention_mlp: bool = False
+    two_layers: bool = False
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -150,6 +153,18 @@ class HeadConfig:
             )
         if self.pooling == "moment" and self.num_heads < 2:
             raise ValueError(f"num_heads of pooling='moment' must be at least 2, got {self.num_heads}")
+        if self.two_layers and (self.pooling, self.projection) != ("mgcrp", "linear"):
+            raise ValueError(
+                "two_layers needs pooling='mgcrp' and projection='linear', "
+                f"got {self.pooling!r} and {self.projection!r}"
+            )
+        if self.two_layers and self.fusion == "cls":
+            raise ValueError("two_layers needs word tokens, but fusion='cls' reads the class token alone")
+
+    @property
+    def token_dim(self) -> int:
+        """Width of the tokens: D, or 2 D with ``two_layers``."""
+        return self.embed_dim * (2 if self.two_layers else 1)
 
     def _check_names(self) -> None:
         choices: tuple[tuple[str, Iterable[str | None]], ...] = (

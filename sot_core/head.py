@@ -36,9 +36,9 @@ class ClassificationHead(nn.Module):
 
     Shape:
         tokens (B, 1 + N, D) with the class token at index 0, padding_mask (B, 1 + N) bool, True = ignore -> (B, K);
-        with ``has_cls_token=False`` tokens (B, N, D) and mask (B, N). ``fusion="sum_loss"`` in training returns the
-        pair (class token logits, word logits). With ``num_classes=0`` the features, see :meth:`features`. B batch,
-        N word tokens, D token width, K classes.
+        with ``has_cls_token=False`` tokens (B, N, D) and mask (B, N), with ``two_layers`` tokens of width 2 D.
+        ``fusion="sum_loss"`` in training returns the pair (class token logits, word logits). With ``num_classes=0`` the
+        features, see :meth:`features`. B batch, N word tokens, D token width, K classes.
 
     Raises:
         ValueError: if tokens or mask have another shape.
@@ -161,6 +161,8 @@ class ClassificationHead(nn.Module):
             words = self.pool(tokens[:, 1:], None if padding_mask is None else padding_mask[:, 1:])
         else:
             words = self.pool(tokens, padding_mask)
+        if self._reads_cls and self.config.two_layers:
+            cls = cls[:, self.config.embed_dim :]
         has_pooler = self._reads_cls and self.config.cls_pooler_dim is not None
         if has_pooler:
             cls = self.cls_activation(self.dense(self.cls_drop(cls)))
@@ -171,8 +173,8 @@ class ClassificationHead(nn.Module):
         return self.cls_drop(cls) if has_pooler else cls, self.drop(words) if self.fusion.uses_words else words
 
     def _check(self, tokens: Tensor, padding_mask: Tensor | None) -> None:
-        if tokens.dim() != 3 or tokens.shape[-1] != self.config.embed_dim:
-            raise ValueError(f"tokens must be (B, N, {self.config.embed_dim}), got {tuple(tokens.shape)}")
+        if tokens.dim() != 3 or tokens.shape[-1] != self.config.token_dim:
+            raise ValueError(f"tokens must be (B, N, {self.config.token_dim}), got {tuple(tokens.shape)}")
         if padding_mask is not None and padding_mask.shape != tokens.shape[:2]:
             raise ValueError(
                 f"padding_mask must be (B, N) = {tuple(tokens.shape[:2])}, got {tuple(padding_mask.shape)}"

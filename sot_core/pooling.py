@@ -13,7 +13,7 @@ from sot_core.math.eager import has_hooks, is_recorded
 from sot_core.math.recompute import recompute_in_parts
 from sot_core.math.token_projection import project_tokens
 from sot_core.norms.features import create_head_norm
-from sot_core.projection import LinearProjection, create_projection
+from sot_core.projection import LinearProjection, TwoLayerProjection, create_projection
 
 __all__ = ["MultiheadCrossCovariancePool", "Pooling", "SecondOrderPooling", "check_center", "check_sizes"]
 
@@ -103,9 +103,12 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         recompute: Project again in the backward pass instead of keeping the projection; ignored with a head norm.
         head_norm: Normalisation of each token's features of each head before the covariance: ``"layer_norm"`` (modules
             ``x_norm`` and ``y_norm``, each with one weight and bias for all heads) or ``"none"``.
+        two_layers: Whether tokens hold two layers of an encoder side by side: X is projected from the first, Y from the
+            second. Needs ``projection="linear"``; ``recompute`` is ignored.
 
     Shape:
-        tokens (B, N, D), padding_mask (B, N) bool, True = ignore -> (B, H * q * k), in the dtype of ``tokens``.
+        tokens (B, N, D), with ``two_layers`` (B, N, 2 D), padding_mask (B, N) bool, True = ignore -> (B, H * q * k), in
+        the dtype of ``tokens``.
         The one projection's weight is (H * q + H * k, D): first the q-part head by head, then the k-part.
 
     Raises:
@@ -127,6 +130,7 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         proj_bias: bool = False,
         recompute: bool = False,
         head_norm: str = "none",
+        two_layers: bool = False,
     ) -> None:
         super().__init__()
         k_dim = q_dim if k_dim is None else k_dim
@@ -135,7 +139,13 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         self.num_heads, self.q_dim, self.k_dim, self.center = num_heads, q_dim, k_dim, center
         self.recompute = recompute
         self.out_dim = num_heads * q_dim * k_dim
-        self.proj = create_projection(projection, embed_dim, num_heads * (q_dim + k_dim), bias=proj_bias)
+        if two_layers and projection != "linear":
+            raise ValueError(f"two_layers needs projection='linear', got {projection!r}")
+        self.proj = (
+            TwoLayerProjection(embed_dim, num_heads * q_dim, num_heads * k_dim, bias=proj_bias)
+            if two_layers
+            else create_projection(projection, embed_dim, num_heads * (q_dim + k_dim), bias=proj_bias)
+        )
         self.norm = nn.Identity() if norm is None else norm
         self.x_norm, self.y_norm = (create_head_norm(head_norm, width) for width in (q_dim, k_dim))
 

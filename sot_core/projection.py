@@ -11,7 +11,13 @@ from sot_core.math.precision import at_least_float32, autocast_dtype
 from sot_core.math.token_projection import project_tokens
 from sot_core.norms.features import apply_batch_norm
 
-__all__ = ["PROJECTIONS", "BatchNormReluProjection", "LinearProjection", "create_projection"]
+__all__ = [
+    "PROJECTIONS",
+    "BatchNormReluProjection",
+    "LinearProjection",
+    "TwoLayerProjection",
+    "create_projection",
+]
 
 
 class LinearProjection(nn.Linear):
@@ -30,6 +36,36 @@ class LinearProjection(nn.Linear):
         """Weight and bias in the dtype in which the layer computes on the tokens, autocast's where it is on."""
         dtype = autocast_dtype(tokens)
         return self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+
+
+class TwoLayerProjection(LinearProjection):
+    """A linear layer whose first features come from one layer of an encoder, the others from another one.
+
+    Args:
+        in_features: Width D of one layer.
+        first_features: Features of the first layer (> 0).
+        second_features: Features of the second layer (> 0).
+        bias: Whether there is a bias.
+
+    Shape:
+        tokens (B, N, 2 D), one layer beside the other, padding_mask (B, N) bool, True = ignore ->
+        (B, N, first_features + second_features); padded positions are 0.
+    """
+
+    def __init__(self, in_features: int, first_features: int, second_features: int, bias: bool = False) -> None:
+        super().__init__(in_features, first_features + second_features, bias=bias)
+        self.sizes = [first_features, second_features]
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        weight, bias = self.cast_parameters(tokens)
+        weights = torch.split(weight, self.sizes)
+        biases = [None, None] if bias is None else torch.split(bias, self.sizes)
+        layers = (layer.contiguous() for layer in tokens.chunk(2, dim=-1))
+        parts = [
+            project_tokens(layer, own_weight, own_bias, padding_mask)[1]
+            for layer, own_weight, own_bias in zip(layers, weights, biases, strict=True)
+        ]
+        return torch.cat(parts, dim=-1)
 
 
 class BatchNormReluProjection(nn.Module):

@@ -14,6 +14,7 @@ from transformers import HfArgumentParser, IntervalStrategy, TrainingArguments
 
 from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
+from sot_core.layer_pair import LAYER_PAIRS
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]
@@ -94,6 +95,15 @@ class GlueArguments:
     train_layers: int | None = _option(
         None, "train the head and so many layers from the top; those below are frozen, in evaluation mode"
     )
+    layers: list[int] | None = dataclasses.field(
+        default=None,
+        metadata={"help": "layers that the head reads: one, or several for a mix; 0 the embeddings, -1 the last one"},
+    )
+    layer_pair: str | None = _option(
+        None,
+        "the head reads two --layers A B: words of A and the class token of B (words_cls), or MGCrP's X from A, its Y "
+        "and the class token from B (x_y)",
+    )
     head_lr_scale: float = _option(1.0, "the head's learning rate as a multiple of --learning_rate, > 0")
     strict_head: bool = _option(False, "a saved head of another shape or other labels is an error, not a warning")
     max_train_samples: int | None = _option(None, "use the first so many rows alone")
@@ -168,6 +178,10 @@ def _check_combinations(glue: GlueArguments, training: TrainingArguments) -> Non
         raise UsageError(
             f"batches are not of similar length: --max_tokens beside --train_sampling_strategy "
             f"{training.train_sampling_strategy}; leave one out"
+        )
+    if glue.layer_pair is not None and (glue.layer_pair not in LAYER_PAIRS or len(glue.layers or ()) != 2):
+        raise UsageError(
+            f"not a pair of layers: --layer_pair {glue.layer_pair}; give {' or '.join(LAYER_PAIRS)}, and --layers A B"
         )
     if glue.freeze_backbone and glue.train_layers is not None:
         raise UsageError("--freeze_backbone is --train_layers 0: the command line; leave one out")

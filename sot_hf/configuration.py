@@ -9,6 +9,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sot_core import HeadConfig
+from sot_core.layer_pair import LAYER_PAIRS
 
 __all__ = ["CLS_POSITIONS", "CONFIG_ARGUMENTS", "SoTConfig"]
 
@@ -19,9 +20,9 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 # keyword arguments of from_pretrained that replace what a configuration says
 CONFIG_ARGUMENTS = (
     *("num_labels", "id2label", "label2id", "problem_type"),
-    *("head", "cls_position", "freeze_backbone", "train_layers", "layers"),
+    *("head", "cls_position", "freeze_backbone", "train_layers", "layers", "layer_pair"),
 )
-OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token")  # the model's, not the user's
+OWN_FIELDS = ("embed_dim", "num_classes", "has_cls_token", "two_layers")  # the model's, not the user's
 
 
 class SoTConfig(PretrainedConfig):
@@ -40,6 +41,8 @@ class SoTConfig(PretrainedConfig):
             frozen, in evaluation mode, without gradients. None: all of the backbone learns; 0: as ``freeze_backbone``.
         layers: Numbers of the layers whose states the head reads: one, or several, of which it reads a learned mix
             (`sot_core.layer_mix.LayerMix`); 0 the embeddings, None: the last layer.
+        layer_pair: How the head reads two ``layers`` instead: ``words_cls`` the words of the first and the class token
+            of the second, ``x_y`` MGCrP's X from the first, its Y and the class token from the second.
         **kwargs: transformers' own: ``num_labels``, ``id2label``, ``problem_type``...
 
     Raises:
@@ -66,13 +69,14 @@ class SoTConfig(PretrainedConfig):
         freeze_backbone: bool = False,
         layers: Sequence[int] | None = None,
         train_layers: int | None = None,
+        layer_pair: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.backbone = _backbone_config(backbone)
         self.head: dict[str, Any] = {}
         self.cls_position = default_cls_position(self.backbone) if cls_position is None else cls_position
         self.freeze_backbone, self.train_layers = freeze_backbone, train_layers
-        self.layers = self._check_layers(layers)
+        self.layers, self.layer_pair = self._check_layers(layers), layer_pair
         if kwargs.get("label2id") and not kwargs.get("id2label"):
             kwargs["id2label"] = {number: name for name, number in kwargs["label2id"].items()}
         if kwargs.get("id2label") and kwargs.get("num_labels", len(kwargs["id2label"])) != len(kwargs["id2label"]):
@@ -81,10 +85,16 @@ class SoTConfig(PretrainedConfig):
         if sorted(self.id2label) != list(range(self.num_labels)):
             raise ValueError(f"id2label must number the labels 0, 1, 2..., got {self.id2label}")
         self.label2id = {name: number for number, name in self.id2label.items()}
-        choices = (("cls_position", CLS_POSITIONS), ("problem_type", (*PROBLEM_TYPES, None)))
+        choices = (
+            ("cls_position", CLS_POSITIONS),
+            ("problem_type", (*PROBLEM_TYPES, None)),
+            ("layer_pair", (*LAYER_PAIRS, None)),
+        )
         for name, valid in choices:
             if getattr(self, name) not in valid:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}, expected one of {list(valid)}")
+        if layer_pair is not None and len(self.layers or ()) != 2:
+            raise ValueError(f"layer_pair={layer_pair!r} needs two layers, got {layers!r}")
         if not isinstance(freeze_backbone, bool):
             raise ValueError(f"freeze_backbone must be True or False, got {freeze_backbone!r}")
         if train_layers is not None and (type(train_layers) is not int or train_layers < 0):
@@ -145,12 +155,15 @@ class SoTConfig(PretrainedConfig):
         if not isinstance(values, Mapping):
             raise ValueError(f"head must be a dictionary, got {values!r}")
         given = {key: value for key, value in values.items() if key not in OWN_FIELDS}
-        config = HeadConfig.from_dict(given, embed_dim=self.hidden_size, num_classes=max(self.num_labels, 1), **pooler)
+        own = {"embed_dim": self.hidden_size, "two_layers": self.layer_pair == "x_y"}
+        config = HeadConfig.from_dict(given, num_classes=max(self.num_labels, 1), **own, **pooler)
         self.head = {key: value for key, value in config.to_dict().items() if key not in OWN_FIELDS}
 
     def head_config(self) -> HeadConfig:
         """The head as :mod:`sot_core` builds it, for the present number of labels."""
-        return HeadConfig.from_dict(self.head, embed_dim=self.hidden_size, num_classes=self.num_labels)
+        two_layers = self.layer_pair == "x_y"
+        own = {"embed_dim": self.hidden_size, "num_classes": self.num_labels, "two_layers": two_layers}
+        return HeadConfig.from_dict(self.head, **own)
 
 
 def default_cls_position(backbone: PretrainedConfig) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,8 @@ def load_model(
     strict_head: bool = False,
     freeze_backbone: bool = False,
     train_layers: int | None = None,
+    layers: Sequence[int] | None = None,
+    layer_pair: str | None = None,
     cache_dir: str | None = None,
 ) -> tuple[SoTForSequenceClassification, GlueTask]:
     """Load a model for a task.
@@ -100,6 +102,9 @@ def load_model(
         strict_head: Whether a saved head that does not fit is an error.
         freeze_backbone: Whether only the head learns.
         train_layers: Number of layers from the top that learn with the head; None: all.
+        layers: Layers that the head reads, as in `SoTConfig`; -1 is the last one. None: the last one, or
+            those of a saved head.
+        layer_pair: How it reads two of them, as in `SoTConfig`.
         cache_dir: Where downloads are kept.
 
     Returns:
@@ -109,13 +114,19 @@ def load_model(
         UsageError: If there is no head and no training, or a saved head does not fit and may not be replaced.
     """
     arguments: dict[str, Any] = {"cache_dir": cache_dir, "dtype": torch.float32}
+    own = {"freeze_backbone": freeze_backbone, "train_layers": train_layers}
+    own |= {"layers": _count_from_below(layers, config), "layer_pair": layer_pair}
     if not isinstance(config, SoTConfig):
         if not train:
             where = model_location(path)
             raise UsageError(f"a backbone without a trained head: {where}; give --do_train, or a trained model")
-        config = _new_config(config, {**recipe, **head}, task, freeze_backbone, train_layers, path)
+        config = _new_config(config, {**recipe, **head}, task, own, path)
         return _load(SoTForSequenceClassification.from_backbone, path, config, arguments), task
     wanted, changes = _compare(config, task, head)
+    if layers is not None and (own["layers"], layer_pair) != (_layers_of(config), config.layer_pair):
+        found, asked = (" ".join(map(str, part)) for part in (_layers_of(config), own["layers"]))
+        reads = f"the saved head reads layers {found} (pair: {config.layer_pair}), not {asked} (pair: {layer_pair})"
+        changes = f"{changes}; {reads}" if changes else reads
     if changes and (strict_head or not train):
         remedy = "leave out --strict_head" if train else "train one with --do_train"
         raise UsageError(f"{changes}: {model_location(path)}; give a model of this task, or {remedy}")
@@ -128,7 +139,7 @@ def load_model(
             model.train_top_layers(train_layers)
         return model, _in_saved_order(task, saved_labels(config))
     logger.warning("%s: the whole head is re-initialised", changes)
-    config = _new_config(config.backbone, wanted, task, freeze_backbone, train_layers, path)
+    config = _new_config(config.backbone, wanted, task, own, path)
     return SoTForSequenceClassification(config, backbone=model.backbone), task
 
 
@@ -178,6 +189,22 @@ def _in_saved_order(task: GlueTask, saved: list[str] | None) -> GlueTask:
     return dataclasses.replace(task, labels=tuple(names[name_key(name)] for name in saved))
 
 
+def _count_from_below(layers: Sequence[int] | None, config: PretrainedConfig) -> list[int] | None:
+    """Numbers of layers, of which negative ones count from the last layer."""
+    if layers is None:
+        return None
+    count = _num_layers(config)
+    return [layer + count + 1 if layer < 0 else layer for layer in layers]
+
+
+def _layers_of(config: SoTConfig) -> list[int]:
+    return [_num_layers(config)] if config.layers is None else list(config.layers)
+
+
+def _num_layers(config: PretrainedConfig) -> int:
+    return int(config.get_text_config().num_hidden_layers)
+
+
 def _problem_type(task: GlueTask) -> str:
     return "regression" if task.regression else MULTI_LABEL if task.multi_label else "single_label_classification"
 
@@ -190,16 +217,14 @@ def _new_config(
     backbone: PretrainedConfig,
     head: Mapping[str, Any],
     task: GlueTask,
-    freeze_backbone: bool,
-    train_layers: int | None,
+    own: Mapping[str, Any],
     path: str,
 ) -> SoTConfig:
     try:
         return SoTConfig(
             backbone,
             head=head,
-            freeze_backbone=freeze_backbone,
-            train_layers=train_layers,
+            **own,
             id2label=dict(enumerate(_names(task))),
             problem_type=_problem_type(task),
         )

@@ -21,6 +21,7 @@ from sot_core import ClassificationHead, Contributions
 from sot_core.build import create_pooling
 from sot_core.covariance_pooling import CovariancePool
 from sot_core.layer_mix import LayerMix
+from sot_core.layer_pair import join_layers
 from sot_core.norms.alternatives import LearnableScale
 from sot_hf.backbone import (
     check_loaded,
@@ -83,7 +84,8 @@ class SoTForSequenceClassification(PreTrainedModel):
                 module._is_hf_initialized = True  # transformers' mark: keep the weights
         config.backbone = self.backbone.config
         self.classifier = ClassificationHead(config.head_config())
-        self.layer_mix = LayerMix(len(config.layers)) if len(config.layers or ()) > 1 else None
+        mixed = len(config.layers or ()) > 1 and config.layer_pair is None
+        self.layer_mix = LayerMix(len(config.layers)) if mixed else None
         self.register_buffer("class_weights", None, persistent=False)
         self.inputs = frozenset(inspect.signature(self.backbone.forward).parameters)
         self.post_init()
@@ -273,7 +275,7 @@ class SoTForSequenceClassification(PreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
         )
-        logits = self.classifier(*self.class_token_first(tokens, attention_mask))
+        logits = self.classifier(*self.head_input(tokens, attention_mask))
         parts = logits if isinstance(logits, tuple) else (logits,)  # a pair in training with sum_loss
         loss = None
         if labels is not None:
@@ -298,10 +300,10 @@ class SoTForSequenceClassification(PreTrainedModel):
             ValueError: for ``aggre_all``, whose logits do not split.
         """
         tokens, _ = self.encode(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        return self.classifier.contributions(*self.class_token_first(tokens, attention_mask))
+        return self.classifier.contributions(*self.head_input(tokens, attention_mask))
 
     def encode(self, **inputs: Any) -> tuple[Tensor, Any]:
-        """The hidden states (B, T, D) that the head reads, and all of the backbone's output."""
+        """The hidden states (B, T, D) that the head reads, (B, T, 2 D) of two layers, and the backbone's output."""
         mask = inputs["attention_mask"]
         if inputs.get("position_ids") is None and mask is not None and self.config.cls_position == "last":
             inputs["position_ids"] = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)  # padding on the left shifts nothing
@@ -326,7 +328,16 @@ class SoTForSequenceClassification(PreTrainedModel):
         states = states_of_layers(outputs, self.config.layers)
         if not kept:  # the user did not ask for them
             outputs["hidden_states"] = None
+        if self.config.layer_pair is not None:
+            return join_layers("x_y", *states)
         return states[0] if self.layer_mix is None else self.layer_mix(states)
+
+    def head_input(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What :meth:`encode` returned as the head takes it: class token first, and the padding mask."""
+        tokens, padding = self.class_token_first(tokens, attention_mask)
+        if self.config.layer_pair == "words_cls":
+            tokens = join_layers("words_cls", *tokens.chunk(2, dim=-1))
+        return tokens, padding
 
     def class_token_first(self, tokens: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Tokens with the class token at index 0 and their padding mask, True at padding.

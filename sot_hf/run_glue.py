@@ -104,6 +104,8 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
         strict_head=glue.strict_head,
         freeze_backbone=glue.freeze_backbone,
         train_layers=glue.train_layers,
+        layers=glue.layers,
+        layer_pair=glue.layer_pair,
         cache_dir=glue.cache_dir,
     )
     if training.do_train and training.process_index == 0 and keeps_head(config, task, options.head):

@@ -161,7 +161,8 @@ class TextEncoder:
         Raises:
             UsageError: for a setting out of range.
         """
-        head = ClassificationHead(self._config(settings, num_labels=num_classes).head_config())
+        config = self._config(settings, num_labels=num_classes).head_config()
+        head = ClassificationHead(config.replace(two_layers=settings.get("two_layers", False)))
         own = head.state_dict()
         fitting = {name: value for name, value in start.items() if name in own and own[name].shape == value.shape}
         head.load_state_dict(fitting, strict=False)
@@ -216,12 +217,14 @@ class TextEncoder:
             id2label: Names of the classes.
             problem_type: The problem type, as in transformers.
         """
-        layers = self.layers if head.layer_mix is not None else [self.layers[head.layer]]
+        is_one = head.layer_mix is None and head.pair is None
+        layers = [self.layers[head.layer]] if is_one else self.layers
         backbone = self.model.backbone
         if head.top_layers is not None:
             layers, backbone = [self.num_layers], copy.deepcopy(backbone)
             load_top_layers(backbone, head.top_layers.model.backbone, self.num_layers - self.layers[0])
-        config = self._config(settings, id2label=dict(id2label), problem_type=problem_type, layers=layers)
+        own = {"layers": layers, "layer_pair": head.pair}
+        config = self._config(settings, id2label=dict(id2label), problem_type=problem_type, **own)
         model = SoTForSequenceClassification(config, backbone=backbone)
         model.classifier.load_state_dict(head.head.state_dict())
         if head.layer_mix is not None:
@@ -253,7 +256,8 @@ def _load(path: str, config: PretrainedConfig) -> SoTForSequenceClassification:
 def head_of(model: SoTForSequenceClassification) -> LayerHead:
     """The head of a saved model, as a module of stored states."""
     mix = model.layer_mix
-    head = LayerHead(model.classifier, 0, 0 if mix is None else len(model.config.layers))
+    mixed = 0 if mix is None else len(model.config.layers)
+    head = LayerHead(model.classifier, 0, mixed, pair=model.config.layer_pair)
     if mix is not None:
         head.layer_mix = mix
     return head.eval()

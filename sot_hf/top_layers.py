@@ -80,7 +80,8 @@ class TopLayers(nn.Module):
         _, copied = _find_layers(self.model.backbone)
         del copied[:-count]
         self.model.backbone.config.get_text_config().num_hidden_layers = count
-        self.model.config.layers = self.model.layer_mix = None  # of a head that was saved with the model
+        self.model.config.layers = self.model.config.layer_pair = None  # of a head that was saved with the model
+        self.model.layer_mix = None
         self.model.train_top_layers(count)
         self.last = model.config.cls_position == "last"
 

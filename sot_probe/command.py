@@ -29,7 +29,7 @@ from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
 from sot_base.summary import summarize
 from sot_probe.experiment import Choice, Experiment, SeedResult
-from sot_probe.grid import ProbeSettings, grid, training_words
+from sot_probe.grid import MIXED, ProbeSettings, fits_pair, grid, training_words
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
 from sot_probe.store import Store, open_or_create
@@ -99,8 +99,8 @@ def check_options(args: argparse.Namespace, regression: bool = False) -> None:
     Raises:
         UsageError: for malformed class weights, class weights in regression, or layers beside ``--train-layers``.
     """
-    if args.train_layers and (args.layers != [-1] or args.mix_layers):
-        option = "--mix-layers" if args.mix_layers else "--layers"
+    if args.train_layers and (args.layers != [-1] or args.mix_layers or args.layer_pair):
+        option = "--mix-layers" if args.mix_layers else "--layer-pair" if args.layer_pair else "--layers"
         raise UsageError(f"--train-layers stores the layer below the trained ones: {option}; leave out one of them")
     if not args.train_layers and args.encoder_lr_scale != [TrainingSettings().encoder_lr_scale]:
         raise UsageError(
@@ -125,8 +125,7 @@ def run_probe(args: argparse.Namespace, side: ProbeSide) -> int:
     Raises:
         UsageError: if all trainings failed; before the encoder runs, for settings out of range or a mix of one layer.
     """
-    if args.mix_layers and len(side.layers) < 2:
-        raise UsageError("--mix-layers needs several layers: --layers has one; give more")
+    _check_layers(args, len(side.layers))
     settings = grid(args, side.layers, choose=args.held_out > 0)
     for setting in settings:
         side.create_head(setting.head_settings, {})  # reports mistakes before the encoder runs
@@ -216,6 +215,24 @@ def open_experiment(
     )
 
 
+def _check_layers(args: argparse.Namespace, count: int) -> None:
+    """Check the number of stored layers.
+
+    Raises:
+        UsageError: for a mix of fewer than two, a pair of another number than two, or a head that cannot read a pair.
+    """
+    if args.mix_layers and count < 2:
+        raise UsageError("--mix-layers needs several layers: --layers has one; give more")
+    if args.layer_pair and count != 2:
+        raise UsageError(f"--layer-pair needs two layers: --layers has {count}; give two")
+    unfit = [head for head in args.heads if args.layer_pair and not fits_pair(head, args.layer_pair)]
+    if unfit:
+        heads = (
+            "mgcrp or mgcrp-words" if args.layer_pair == "x_y" else "heads with class token and words, such as mgcrp"
+        )
+        raise UsageError(f"not for --layer-pair {args.layer_pair}: --heads {unfit[0]}; give {heads}")
+
+
 class _Report:
     """Collects results, writes ``results.json`` and prints progress."""
 
@@ -261,8 +278,9 @@ class _Report:
         args = self.args
         words = [*self.side.command, *self.side.words, "--output-dir", str(args.output_dir), "--seeds", str(seed)]
         words += [*setting.words, *training_words(choice.settings)]
-        layers = self.side.layers if setting.layer is None else [self.side.layers[setting.layer]]
-        words += ["--mix-layers"] if setting.layer is None else []
+        layers = [self.side.layers[setting.layer]] if isinstance(setting.layer, int) else self.side.layers
+        words += ["--mix-layers"] if setting.layer == MIXED else []
+        words += ["--layer-pair", setting.pair] if setting.pair else []
         words += ["--layers", *map(str, layers)] if args.layers != [-1] else []
         words += ["--train-layers", str(args.train_layers)] if args.train_layers else []
         words += ["--class-weights", args.class_weights] if args.class_weights else []

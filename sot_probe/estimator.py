@@ -21,8 +21,16 @@ from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_core.options import HEAD_OPTIONS
-from sot_probe.estimator_input import as_labels, as_layers, as_rows, check_positive, draw_seed, weights_by_label
-from sot_probe.grid import HEAD_NAMES, head_fields
+from sot_probe.estimator_input import (
+    as_labels,
+    as_layers,
+    as_rows,
+    check_layer_pair,
+    check_positive,
+    draw_seed,
+    weights_by_label,
+)
+from sot_probe.grid import HEAD_NAMES, fits_pair, head_fields
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind, Objective, as_targets, weigh_classes
@@ -61,6 +69,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         head_options: Options of the head, by their names on the command line: ``{"mgcrp_heads": 8}``.
         layers: The layer to read (0 the embeddings, -1 the last one), or a list of layers, of which a learned weighted
             sum is read.
+        layer_pair: How to read two ``layers`` instead, see `sot_core.layer_pair`: ``"words_cls"``, ``"x_y"``; None: the
+            sum.
         epochs: Number of epochs; None: 8, or more if 8 epochs are fewer than 300 updates.
         lr: Peak learning rate.
         batch_size: Rows in an update.
@@ -88,6 +98,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         head: str = "mgcrp",
         head_options: Mapping[str, Any] | None = None,
         layers: Any = -1,
+        layer_pair: str | None = None,
         epochs: int | None = None,
         lr: float = 1e-3,
         batch_size: int = 32,
@@ -102,6 +113,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self.head = head
         self.head_options = head_options
         self.layers = layers
+        self.layer_pair = layer_pair
         self.epochs = epochs
         self.lr = lr
         self.batch_size = batch_size
@@ -177,11 +189,12 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _create_head(self) -> LayerHead:
         head = self.encoder_.create_head(self._head_settings(), len(self.classes_), self.encoder_.start)
         count = len(as_layers(self.layers))
-        return LayerHead(head, 0, count if count > 1 else 0)
+        return LayerHead(head, 0, count if count > 1 and self.layer_pair is None else 0, pair=self.layer_pair)
 
     def _head_settings(self) -> dict[str, Any]:
         """Fields of `HeadConfig`."""
-        return head_fields(self.head, dict(self.head_options or {}))
+        two_layers = {"two_layers": True} if self.layer_pair == "x_y" else {}
+        return head_fields(self.head, dict(self.head_options or {})) | two_layers
 
     def _settings(self, rows: int) -> TrainingSettings:
         """Check the parameters and return the training settings.
@@ -195,6 +208,10 @@ class HeadClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             what = f"head {self.head!r}" if self.head not in HEAD_NAMES else f"option {unknown[0]!r} of a head"
             names = HEAD_NAMES if self.head not in HEAD_NAMES else sorted(known)
             raise UsageError(f"no such {what}: {type(self).__name__}; give one of {', '.join(names)}")
+        if self.layer_pair is not None:
+            check_layer_pair(self.layer_pair, self.layers, owner=type(self).__name__)
+            if not fits_pair(self.head, self.layer_pair):
+                raise UsageError(f"not for layer_pair {self.layer_pair!r}: head {self.head!r}; give head='mgcrp'")
         for name in ("lr", "batch_size", "epochs", "n_iter_no_change"):
             may_be_none = name in ("epochs", "n_iter_no_change")
             owner = type(self).__name__

@@ -10,8 +10,17 @@ import numpy as np
 from sklearn.utils.multiclass import type_of_target
 
 from sot_base.errors import UsageError
+from sot_core.layer_pair import LAYER_PAIRS
 
-__all__ = ["as_labels", "as_layers", "as_rows", "check_positive", "draw_seed", "weights_by_label"]
+__all__ = [
+    "as_labels",
+    "as_layers",
+    "as_rows",
+    "check_layer_pair",
+    "check_positive",
+    "draw_seed",
+    "weights_by_label",
+]
 
 
 def as_rows(X: Any) -> list[Any]:
@@ -58,6 +67,18 @@ def as_layers(layers: Any) -> tuple[int, ...]:
     if not found or not all(isinstance(layer, Integral) for layer in found):
         raise UsageError(f"not a layer or a list of layers: layers {layers!r}; give whole numbers, such as -1")
     return tuple(int(layer) for layer in found)
+
+
+def check_layer_pair(layer_pair: Any, layers: Any, owner: str) -> None:
+    """Check how two layers are read.
+
+    Raises:
+        UsageError: for another name, or another number of layers than two.
+    """
+    if layer_pair not in LAYER_PAIRS:
+        raise UsageError(f"no such pair: {owner}(layer_pair={layer_pair!r}); give one of {', '.join(LAYER_PAIRS)}")
+    if len(as_layers(layers)) != 2:
+        raise UsageError(f"layer_pair needs two layers: {owner}(layers={layers!r}); give two, such as [3, -1]")
 
 
 def draw_seed(random_state: Any) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sot_probe.grid import ProbeSettings
+from sot_probe.grid import MIXED, ProbeSettings
 from sot_probe.held_out import hold_out
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
@@ -134,7 +134,8 @@ class Experiment:
         return SeedResult(outcome, metrics)
 
     def _creates(self, setting: ProbeSettings) -> Callable[[], LayerHead]:
-        mixed = len(self.train.states.layers) if setting.layer is None else 0
+        mixed = len(self.train.states.layers) if setting.layer == MIXED else 0
+        layer = setting.layer if isinstance(setting.layer, int) else 0
         return lambda: LayerHead(
-            self.create_head(setting.head_settings), setting.layer or 0, mixed, copy.deepcopy(self.top_layers)
+            self.create_head(setting.head_settings), layer, mixed, copy.deepcopy(self.top_layers), setting.pair
         )

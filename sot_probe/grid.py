@@ -9,11 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from sot_core.build import FUSIONS, POOLINGS
+from sot_core.layer_pair import LAYER_PAIRS
 from sot_core.options import HEAD_OPTIONS, head_settings
 from sot_probe.trainee import TrainingSettings
 
-__all__ = ["HEAD_NAMES", "ProbeSettings", "add_grid_options", "grid", "head_fields", "training_words"]
+__all__ = [
+    "HEAD_NAMES",
+    "MIXED",
+    "ProbeSettings",
+    "add_grid_options",
+    "fits_pair",
+    "grid",
+    "head_fields",
+    "training_words",
+]
 
+MIXED = "mix"
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
 # The options that each head reads; a head is not trained again for values of other options.
 USED_BY_ALL = {"head_feature_norm"}
@@ -53,19 +64,26 @@ class ProbeSettings:
         label: Name of the head, with the layer and the options of which several values were given.
         options: The options that it reads, by name.
         training: Candidate training settings, of which one is chosen.
-        layer: Index of the stored layer that it reads; None: a learned weighted sum of all.
+        layer: What it reads: the index of a stored layer, `MIXED` for a learned weighted sum of all, or how it reads
+            two (`sot_core.layer_pair.LAYER_PAIRS`).
     """
 
     head: str
     label: str
     options: dict[str, Any]
     training: tuple[TrainingSettings, ...]
-    layer: int | None = 0
+    layer: int | str = 0
 
     @property
     def head_settings(self) -> dict[str, Any]:
         """Fields of `HeadConfig`."""
-        return head_fields(self.head, self.options)
+        two_layers = {"two_layers": True} if self.layer == "x_y" else {}
+        return head_fields(self.head, self.options) | two_layers
+
+    @property
+    def pair(self) -> str | None:
+        """How it reads two layers, or None."""
+        return self.layer if self.layer in LAYER_PAIRS else None
 
     @property
     def words(self) -> list[str]:
@@ -82,6 +100,12 @@ def head_fields(head: str, options: Mapping[str, Any]) -> dict[str, Any]:
     pooling, _, words = head.partition("-")
     fusion = "words" if words else options.get("head_fusion", FUSION)
     return head_settings({**options, "head_pooling": pooling, "head_fusion": fusion})
+
+
+def fits_pair(head: str, pair: str) -> bool:
+    """Whether one of `HEAD_NAMES` can read a pair of layers: X and Y are MGCrP's, words stand beside a class token."""
+    pooling, _, words = head.partition("-")
+    return pooling == "mgcrp" if pair == "x_y" else pooling != "cls" and not words
 
 
 def add_grid_options(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +152,9 @@ def grid(args: argparse.Namespace, layers: Sequence[int], choose: bool = True) -
     values = {name: _listed(vars(args)[name]) for name in names}
     trainings = {name: _listed(vars(args)[name]) for name in TRAINING_OPTIONS}
     rows = [{}] if choose else _product(trainings)
-    places = [None] if args.mix_layers else list(range(len(layers)))
+    places: list[int | str] = list(range(len(layers)))
+    if args.mix_layers or args.layer_pair:
+        places = [args.layer_pair or MIXED]
     found: dict[str, ProbeSettings] = {}
     for head, place, chosen, row in itertools.product(args.heads, places, _product(values), rows):
         used = _used(head, chosen)
@@ -137,7 +163,7 @@ def grid(args: argparse.Namespace, layers: Sequence[int], choose: bool = True) -
         settings = tuple(TrainingSettings(**each) for each in _product({**trainings, **given}))
         varied = [name for name in (*options, *row) if len(set({**values, **trainings}[name])) > 1]
         label = [head, *(word for name in varied for word in _flag(name, {**chosen, **row}[name]))]
-        label += ["--layers", str(layers[place])] if place is not None and len(places) > 1 else []
+        label += ["--layers", str(layers[place])] if isinstance(place, int) and len(places) > 1 else []
         found.setdefault(" ".join(label), ProbeSettings(head, " ".join(label), options, settings, place))
     return list(found.values())
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sot_base.errors import UsageError
+from sot_core.layer_pair import LAYER_PAIRS
 from sot_probe.grid import add_grid_options
 
 __all__ = ["SAVE", "add_probe_options", "resolve_layers"]
@@ -36,7 +37,14 @@ def add_probe_options(parser: argparse.ArgumentParser) -> None:
         metavar="LAYER",
         help="layers to store: 0 the embeddings, 1 the first, -1 the last; heads are trained on each of them [-1]",
     )
-    store.add_argument("--mix-layers", action="store_true", help="heads read a learned weighted sum of all --layers")
+    several = store.add_mutually_exclusive_group()
+    several.add_argument("--mix-layers", action="store_true", help="heads read a learned weighted sum of all --layers")
+    several.add_argument(
+        "--layer-pair",
+        choices=LAYER_PAIRS,
+        help="heads read the two --layers A B: words of A and the class token of B (words_cls), or mgcrp's X from A, "
+        "its Y and the class token from B (x_y)",
+    )
     parser.add_argument(
         "--train-layers",
         type=_positive_int,

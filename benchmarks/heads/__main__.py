@@ -63,7 +63,13 @@ def heads_parser() -> argparse.ArgumentParser:
     data.add_argument("--device", help="cpu, cuda, cuda:1, ... [a GPU if there is one]")
     add_grid_options(parser)
     parser.set_defaults(
-        heads=None, lr=[1e-3, 3e-3], class_weights=None, mix_layers=False, train_layers=0, cache_dtype="float16"
+        heads=None,
+        lr=[1e-3, 3e-3],
+        class_weights=None,
+        mix_layers=False,
+        layer_pair=None,
+        train_layers=0,
+        cache_dtype="float16",
     )
     return parser
 

@@ -146,6 +146,21 @@ def test_a_probe_trains_layers_and_saves_them(run_probe, bert_folder, rte, tmp_p
     assert 100 * found["eval_accuracy"] == pytest.approx(entry["metrics"]["dev"]["accuracy"])
 
 
+@pytest.mark.parametrize("pair", ["words_cls", "x_y"])
+def test_two_layers_are_read_from_the_command_line(bert_folder, fine_tune, tmp_path, pair):
+    words = ("--layers", "1", "-1", "--layer_pair", pair, "--mgcrp-heads", "2")
+    tuned = fine_tune(bert_folder, *words, "--learning_rate", "1e-3")
+    assert (tuned.config.layers, tuned.config.layer_pair) == ([1, 2], pair)
+    tuned.save_pretrained(tmp_path / "tuned")
+    tokenizer().save_pretrained(tmp_path / "tuned")
+    assert fine_tune(tmp_path / "tuned", "--strict_head").config.layer_pair == pair
+    assert fine_tune(tmp_path / "tuned", *words, "--strict_head").config.layer_pair == pair
+    message = rf"the saved head reads layers 1 2 \(pair: {pair}\), not 2 \(pair: None\)"
+    with pytest.raises(UsageError, match=message):
+        fine_tune(tmp_path / "tuned", "--layers", "-1", "--strict_head")
+    assert fine_tune(tmp_path / "tuned", "--layers", "-1").config.layers is None
+
+
 def test_usage_errors(run_probe, fine_tune, bert_folder):
     for words, message in (
         (("--train-layers", "3"), "the encoder has 2 layers: --train-layers 3; give at most 2"),
@@ -157,6 +172,12 @@ def test_usage_errors(run_probe, fine_tune, bert_folder):
     for words, message in (
         (("--train_layers", "3"), "the backbone has 2 layers: --train_layers 3; give at most 2"),
         (("--train_layers", "-1"), "--train_layers -1 is out of range: the command line; give 0 or more"),
+        (
+            ("--layer_pair", "x_y", "--layers", "1"),
+            "not a pair of layers: --layer_pair x_y; give words_cls or x_y, and",
+        ),
+        (("--layer_pair", "y_x", "--layers", "1", "2"), "not a pair of layers: --layer_pair y_x; give words_cls or"),
+        (("--layers", "3"), r"layers must be different numbers from 0 to 2, got \[3\]"),
         (("--train_layers", "1", "--freeze_backbone"), "--freeze_backbone is --train_layers 0: the command line"),
     ):
         with pytest.raises(UsageError, match=message):

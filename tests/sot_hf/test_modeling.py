@@ -15,6 +15,7 @@ from transformers import (
 
 from sot_base.errors import UsageError
 from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
+from sot_core.layer_pair import join_layers
 from sot_hf import SoTConfig, SoTForSequenceClassification
 from tests.sot_hf.models import BACKBONES, ENCODER, HEAD, batch, randomize, tiny_model, tokenizer
 
@@ -346,6 +347,38 @@ def test_the_head_reads_the_layers_that_are_named(kind, layers, tmp_path):
     assert not [name for name in without_gradient(model) if name.startswith(("classifier", "layer_mix"))]
     model.save_pretrained(tmp_path)
     assert_close(logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path), **tokens), expected)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("pair", ["words_cls", "x_y"])
+def test_the_head_reads_a_pair_of_layers(kind, pair, tmp_path):
+    model, rows = randomize(tiny_model(kind, layers_read=[1, 2], layer_pair=pair)), batch()
+    tokens = {"input_ids": rows["input_ids"], "attention_mask": rows["attention_mask"]}
+    with torch.no_grad():
+        outputs = model.backbone(**tokens, output_hidden_states=True)
+    one = tiny_model(kind)  # a model of one layer, to order the tokens
+    first, padding = one.class_token_first(outputs.hidden_states[1], tokens["attention_mask"])
+    second, _ = one.class_token_first(outputs.last_hidden_state, tokens["attention_mask"])
+    with torch.no_grad():
+        expected = model.classifier(join_layers(pair, first, second), padding)
+    assert_close(logits_of(model, **tokens), expected)
+    model.train()(**rows).loss.backward()
+    assert not [name for name in without_gradient(model) if name.startswith("classifier")]
+    model.save_pretrained(tmp_path)
+    assert_close(logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path), **tokens), expected)
+
+
+@pytest.mark.parametrize(
+    "layers, pair, message",
+    [
+        ([1], "x_y", "layer_pair='x_y' needs two layers, got"),
+        (None, "words_cls", "layer_pair='words_cls' needs two layers, got None"),
+        ([1, 2], "y_x", "Unknown layer_pair 'y_x'"),
+    ],
+)
+def test_pairs_of_layers_that_do_not_fit(layers, pair, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model("bert", layers_read=layers, layer_pair=pair)
 
 
 @pytest.mark.parametrize("layers", [[], [3], [-1], [1, 1], ["1"], 1])

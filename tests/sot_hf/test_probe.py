@@ -11,7 +11,7 @@ from sot_base.errors import UsageError
 from sot_hf import probe, run_glue
 from sot_hf.export import example_inputs
 from sot_hf.load_config import load_config
-from sot_hf.token_states import TextEncoder
+from sot_hf.token_states import TextEncoder, head_of, saved_layers
 from sot_probe.trainee import Trainee
 from tests.sot_hf.conftest import write_rows
 from tests.sot_hf.models import DECODER, randomize, tokenizer
@@ -99,6 +99,52 @@ def test_layers_and_their_mix_are_models_too(run, rte, tmp_path, words):
             else {"0": [0], "1": [1], "2": None}[entry["command"].split("--layers ")[1][0]]
         )
         assert dev_accuracy(entry["model"], rte, tmp_path) == pytest.approx(entry["metrics"]["dev"]["accuracy"])
+
+
+@pytest.mark.parametrize("pair", ["words_cls", "x_y"])
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_pairs_of_layers_are_models_too(run, rte, bert_folder, gpt_folder, tmp_path, pair, kind):
+    encoder = bert_folder if kind == "encoder" else gpt_folder
+    words = ("--heads", "mgcrp", "--layers", "1", "-1", "--layer-pair", pair, "--lr", "2e-2")
+    results = run(*words, "--cache-dtype", "float32", encoder=encoder)
+    assert list(results["heads"]) == ["mgcrp"]
+    entry = results["heads"]["mgcrp"]["seeds"]["1"]
+    assert f"--layer-pair {pair} --layers 1 2" in entry["command"]
+    config = load_config(entry["model"])
+    assert (config.layers, config.layer_pair, config.head_config().two_layers) == ([1, 2], pair, pair == "x_y")
+    assert dev_accuracy(entry["model"], rte, tmp_path) == pytest.approx(entry["metrics"]["dev"]["accuracy"])
+    encoder = TextEncoder(entry["model"], saved_layers(config))
+    encodings = encoder.tokenize(["the cat sees a dog", "well"])
+    states = encoder.encode(encodings)
+    expected = head_of(encoder.model)(states, torch.arange(states[0].shape[1]) >= torch.tensor([[5 + 2], [1 + 2]]))
+    batch = encoder.tokenizer(["the cat sees a dog", "well"], padding=True, return_tensors="pt")
+    if kind == "encoder":
+        with torch.no_grad():
+            torch.testing.assert_close(encoder.model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
+            parts = encoder.model.contributions(**batch)
+        torch.testing.assert_close(parts.cls + parts.word, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--layers", "1"), "--layer-pair needs two layers: --layers has 1; give two"),
+        (("--layers", "1", "2", "--heads", "gap"), "not for --layer-pair x_y: --heads gap; give mgcrp or mgcrp-words"),
+        (
+            ("--train-layers", "1"),
+            "--train-layers stores the layer below the trained ones: --layer-pair; leave out one",
+        ),
+    ],
+)
+def test_pairs_that_cannot_be_read(run, words, message):
+    with pytest.raises(UsageError, match=message):
+        run("--heads", "mgcrp", "--layer-pair", "x_y", *words)
+
+
+def test_the_words_of_one_layer_need_a_class_token_beside_them(run):
+    words = ("--layers", "1", "2", "--layer-pair", "words_cls")
+    with pytest.raises(UsageError, match="not for --layer-pair words_cls: --heads gap-words; give heads with class"):
+        run("--heads", "gap", "gap-words", *words)
 
 
 def test_a_decoder(run, gpt_folder, rte, tmp_path):

@@ -84,6 +84,19 @@ np.save(sys.argv[2], loaded.predict_proba(sys.argv[3:]))
 """
 
 
+@pytest.mark.parametrize("pair", ["words_cls", "x_y"])
+def test_pairs_of_layers_are_saved_too(classifier, data, tmp_path, pair):
+    texts, labels = data
+    settings = {"head": "mgcrp", "head_options": TINY, "layers": [1, -1], "layer_pair": pair}
+    classifier.set_params(**settings).fit(texts, labels)
+    assert (classifier.head_.pair, classifier.head_.layer_mix) == (pair, None)
+    expected = classifier.predict_proba(texts[:7])
+    classifier.save_pretrained(tmp_path / "model")
+    loaded = TextClassifier.from_pretrained(tmp_path / "model")
+    assert loaded.layer_pair == pair
+    np.testing.assert_allclose(loaded.predict_proba(texts[:7]), expected, atol=1e-5)
+
+
 @pytest.mark.e2e
 def test_saved_and_loaded_in_a_new_process(classifier, data, tmp_path):
     texts, labels = data
@@ -194,6 +207,9 @@ def test_mistakes(classifier, data, tmp_path):
         ({"device": "meta"}, "no such device: meta"),
         ({"layers": 7}, "no such layer: --layers 7"),
         ({"layers": []}, r"not a layer or a list of layers: layers \[\]; give whole numbers"),
+        ({"layer_pair": "y_x"}, "no such pair: .*layer_pair='y_x'.; give one of words_cls, x_y"),
+        ({"layer_pair": "x_y"}, r"layer_pair needs two layers: .*layers=0.; give two"),
+        ({"layers": [1, -1], "layer_pair": "x_y"}, "not for layer_pair 'x_y': head 'gap-words'; give head='mgcrp'"),
         ({"layers": 1.5}, "not a layer or a list of layers: layers 1.5; give whole numbers"),
         ({"head": "mgcrp", "head_options": {"mgcrp_q": 0}}, "q_dim must be a positive integer, got 0"),
     ):
