@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ARMS", "ENCODER_SCALE", "PRIMARY", "SECONDARY", "Arm"]
+__all__ = ["ARMS", "ENCODER_SCALE", "MIDDLE", "PRIMARY", "SECONDARY", "Arm"]
 
 ENCODER_SCALE = 0.3  # the encoder's learning rate, as a multiple of that of a head that was trained first
+MIDDLE = "MIDDLE"  # stands for the number of the layer in the middle, 3 of 6
 CLS = ("--head-fusion", "cls")
 MGCRP = ("--head-fusion", "sum_fc", "--mgcrp-heads", "4", "--mgcrp-q", "24", "--head-dropout", "0")
 
@@ -39,6 +40,8 @@ ARMS: dict[str, Arm] = {
         ("--head-fusion", "sum_fc", "--mgcrp-heads", "1", "--mgcrp-q", "56", "--mgcrp-k", "32", "--head-dropout", "0.5")
     ),
     "mgcrp-layer_norm": Arm((*MGCRP, "--mgcrp-head-norm", "layer_norm")),
+    "mgcrp-words_cls": Arm((*MGCRP, "--layers", MIDDLE, "-1", "--layer_pair", "words_cls")),
+    "mgcrp-x_y": Arm((*MGCRP, "--layers", MIDDLE, "-1", "--layer_pair", "x_y")),
     "cls-128": Arm(CLS, labels=128),
     "mgcrp-128": Arm(MGCRP, labels=128),
     "cls-512": Arm(CLS, labels=512),
@@ -55,6 +58,8 @@ PRIMARY = {
     "mgcrp-probed": "cls-probed",
     "mgcrp-56x32": "cls",
     "mgcrp-layer_norm": "cls",
+    "mgcrp-words_cls": "cls",
+    "mgcrp-x_y": "cls",
 }
 SECONDARY = {
     "cls-probed": "cls",
@@ -64,4 +69,6 @@ SECONDARY = {
     "mgcrp-top2": "mgcrp",
     "mgcrp-56x32": "mgcrp",
     "mgcrp-layer_norm": "mgcrp",
+    "mgcrp-words_cls": "mgcrp",
+    "mgcrp-x_y": "mgcrp",
 }

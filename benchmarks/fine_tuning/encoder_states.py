@@ -105,6 +105,7 @@ def read_step(
     seed: int,
     epoch: int,
     bf16: bool,
+    cache: RowCache | None = None,
 ) -> Step:
     """Freeze an encoder as it is, and say what its states hold.
 
@@ -116,10 +117,11 @@ def read_step(
         seed: Seed of the heads.
         epoch: Number of epochs of tuning.
         bf16: Whether the encoder runs in bfloat16 autocast.
+        cache: Keeps the states of rows, for an encoder that was not tuned.
     """
     if backbone is not None:
         encoder.model.backbone.load_state_dict(backbone.state_dict())
-    train, test = (encode(encoder, own, bf16) for own in rows)
+    train, test = (encode(encoder, own, bf16, cache) for own in rows)
     heads = train_probes(encoder, PROBES, train, seed)
     logits = predict(list(heads.values()), test.states)
     values = [measure(CLASSES.decide(own)) for own in logits]

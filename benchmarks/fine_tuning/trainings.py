@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from transformers import TrainerCallback, set_seed
 
-from benchmarks.fine_tuning.arms import ARMS, ENCODER_SCALE, Arm
+from benchmarks.fine_tuning.arms import ARMS, ENCODER_SCALE, MIDDLE, Arm
 from benchmarks.fine_tuning.encoder_states import encode, read_step, train_probes
 from benchmarks.fine_tuning.results_file import Results, Run, Step, read_results
 from benchmarks.heads.datasets import draw_rows
@@ -36,12 +36,14 @@ from sot_text.splits import find_data
 __all__ = ["FineTuning", "measure"]
 
 TASK = "CoLA"
-MAX_LENGTH = 128
 PROBED = TrainingSettings(lr=1e-3, epochs=8)  # of a head that is trained first
 DIGITS = 5  # of a score in the file
 # as docs/fine_tuning.md has it; nothing is saved and nothing evaluated before the end
 COMMON = "--do_train --weight_decay 0.1 --warmup_steps 0.06 --lr_scheduler_type linear --max_grad_norm 1 --use_cpu"
-QUIET = "--save_strategy no --eval_strategy no --logging_strategy no --report_to none --disable_tqdm true"
+QUIET = (
+    "--save_strategy no --eval_strategy no --logging_strategy no --report_to none --disable_tqdm true "
+    "--per_device_eval_batch_size 64"
+)
 
 
 def measure(args: argparse.Namespace) -> Results:
@@ -87,7 +89,7 @@ class FineTuning:
         self.args, self.bf16 = args, args.precision == "bf16"
         self.task = read_task(TASK)
         folder = find_data(self.task, Path(args.data_dir), "--data-dir")
-        self.encoder = TextEncoder(args.encoder, max_length=MAX_LENGTH)  # never tuned
+        self.encoder = TextEncoder(args.encoder)  # never tuned
         self.path, self.tokenizer = self.encoder.model.name_or_path, self.encoder.tokenizer
         train, test = (split for split in self.task.splits if not split.is_test)
         self.train_rows, self.test = (
@@ -125,7 +127,9 @@ class FineTuning:
             rate = ["--learning_rate", f"{scaled:g}", "--head_lr_scale", f"{1 / ENCODER_SCALE:.6g}"]
         numbers = {"--per_device_train_batch_size": args.batch_size, "--num_train_epochs": epochs, "--seed": seed}
         given = [str(word) for pair in numbers.items() for word in pair]
-        return [*arm.words, *rate, *given, *COMMON.split(), *(["--bf16"] if self.bf16 else [])]
+        middle = str(self.encoder.num_layers // 2)
+        own = [middle if word == MIDDLE else word for word in arm.words]
+        return [*own, *rate, *given, *COMMON.split(), *(["--bf16"] if self.bf16 else [])]
 
     def train(self, arm: Arm, seed: int, is_followed: bool = False) -> Run:
         """Train an arm with a seed and test it."""
@@ -139,6 +143,8 @@ class FineTuning:
             model, _ = load_model(
                 *(self.path, load_config(self.path), self.task, options.head, {}, True),
                 train_layers=options.glue.train_layers,
+                layers=options.glue.layers,
+                layer_pair=options.glue.layer_pair,
             )
             if arm.is_probed:
                 self._probe_first(model, train, seed)
@@ -183,13 +189,13 @@ class FineTuning:
             return read_step(self._moving, model.backbone, rows, self.value, seed, epoch, self.bf16)
         key = (seed, len(train))
         if key not in self.before:
-            self.before[key] = read_step(self.encoder, None, rows, self.value, seed, 0, self.bf16)
+            self.before[key] = read_step(self.encoder, None, rows, self.value, seed, 0, self.bf16, self.cache)
         return self.before[key]
 
     @cached_property
     def _moving(self) -> TextEncoder:
         """An encoder whose weights are replaced by tuned ones."""
-        return TextEncoder(self.args.encoder, max_length=MAX_LENGTH)
+        return TextEncoder(self.args.encoder)
 
     def _probe_first(self, model: SoTForSequenceClassification, train: TextDataset, seed: int) -> None:
         states = encode(self.encoder, train, self.bf16, self.cache)
