@@ -9,7 +9,7 @@ __all__ = ["ARMS", "ENCODER_SCALE", "MIDDLE", "PRIMARY", "SECONDARY", "Arm"]
 ENCODER_SCALE = 0.3  # the encoder's learning rate, as a multiple of that of a head that was trained first
 MIDDLE = "MIDDLE"  # stands for the number of the layer in the middle, 3 of 6
 CLS = ("--head-fusion", "cls")
-MGCRP = ("--head-fusion", "sum_fc", "--mgcrp-heads", "4", "--mgcrp-q", "24", "--head-dropout", "0")
+MGCRP = ("--head-fusion", "sum_fc", "--mgcrp-heads", "4", "--mgcrp-q", "24", "--mgcrp-k", "24", "--head-dropout", "0")
 
 
 class Arm(NamedTuple):

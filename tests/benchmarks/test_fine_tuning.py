@@ -17,7 +17,9 @@ from benchmarks.fine_tuning.results_file import Results, Run, Step, read_results
 from benchmarks.fine_tuning.trainings import FineTuning
 from benchmarks.statistics import PairedT, holm, paired_t
 from sot_base.errors import UsageError, run_main
+from sot_hf import SoTForSequenceClassification, run_glue
 from sot_hf.arguments import parse_arguments
+from sot_hf.batching import PaddingCollator
 from sot_probe.states import TokenStates
 from tests.sot_hf.conftest import bert_folder, sentence  # noqa: F401  the fixture
 from tests.support import REPOSITORY
@@ -69,6 +71,21 @@ def test_every_arm_trains_what_its_options_say(run, monkeypatch, capsys):
     distinct = {name: own.scores for name, own in runs.items()}
     assert len({tuple(scores) for scores in distinct.values()}) >= len(ARMS) - 2  # 512 of 32 labels are all of them
     assert "| mgcrp-x_y" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arm", ["cls-top1", "mgcrp-words_cls"])
+def test_an_arm_is_a_command_of_run_glue(bert_folder, cola, tmp_path, arm):  # noqa: F811
+    words = ["--data-dir", cola, "--encoder", bert_folder, "--output", tmp_path / "out.json", "--precision", "fp32"]
+    args = fine_tuning.fine_tuning_parser().parse_args([*map(str, words), "--labels", "48", "--epochs", "3"])
+    bench = FineTuning(args)
+    own = bench.train(ARMS[arm], 1)
+    files = ["--model_name_or_path", bert_folder, "--task_name", "CoLA", "--data_dir", cola, "--save_strategy", "no"]
+    run_glue.main([str(word) for word in (*files, "--output_dir", tmp_path / "run", *own.words.split())])
+    model = SoTForSequenceClassification.from_pretrained(tmp_path / "run").eval()
+    rows = [{"input_ids": row["input_ids"]} for row in bench.test.encodings]
+    with torch.no_grad():
+        logits = [model(**PaddingCollator(bench.tokenizer, 40)([row])).logits[0] for row in rows]
+    assert [float(one - zero) for zero, one in logits] == pytest.approx(own.scores, abs=1e-4)
 
 
 def test_an_interrupted_measurement_goes_on_with_the_same_result(run, monkeypatch):
