@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from benchmarks.fine_tuning.results_file import Step
@@ -19,7 +20,7 @@ from sot_probe.states import TokenStates
 from sot_probe.trainee import Candidate, TrainingSettings
 from sot_probe.training import Split, predict, require_success, train_heads
 
-__all__ = ["PROBES", "effective_rank", "encode", "read_step", "train_probes", "words_of"]
+__all__ = ["PROBES", "effective_rank", "encode", "read_step", "row_means", "train_probes", "words_of"]
 
 PROBES: dict[str, dict[str, Any]] = {
     "cls": {"fusion": "cls"},
@@ -72,29 +73,40 @@ def train_probes(
     return {name: outcome.head for name, outcome in zip(heads, outcomes, strict=True)}
 
 
-def words_of(states: TokenStates) -> Tensor:
-    """All tokens of all rows but the class tokens, (tokens, D)."""
+def words_of(states: TokenStates) -> tuple[Tensor, Tensor]:
+    """All tokens of all rows but the class tokens, and the row of each.
+
+    Shape:
+        (tokens, D) and (tokens,).
+    """
     tokens = states.layers[0]
+    rows = torch.arange(len(states)).repeat_interleave(states.lengths)
     is_word = torch.ones(len(tokens), dtype=torch.bool)
     is_word[states.starts] = False
-    return tokens[is_word]
+    return tokens[is_word].double(), rows[is_word]
 
 
-def effective_rank(tokens: Tensor) -> tuple[float, float]:
-    """The effective rank of centred tokens, and the share of their variance in the first direction.
+def effective_rank(tokens: Tensor) -> tuple[float, float, Tensor]:
+    """The effective rank of centred tokens, the share of their variance in the first direction, and that direction.
 
     The effective rank is the exponential of the entropy of the singular values divided by their sum.
 
     Shape:
-        tokens (N, D).
+        tokens (N, D); the direction (D,).
 
     Reference:
         Roy and Vetterli, The effective rank (EUSIPCO 2007).
     """
-    values = torch.linalg.svdvals(tokens.double() - tokens.double().mean(dim=0))
+    _, values, directions = torch.linalg.svd(tokens.double() - tokens.double().mean(dim=0), full_matrices=False)
     shares = values / values.sum()
     shares = shares[shares > 0]
-    return float((-(shares * shares.log()).sum()).exp()), float(values[0] ** 2 / (values**2).sum())
+    return float((-(shares * shares.log()).sum()).exp()), float(values[0] ** 2 / (values**2).sum()), directions[0]
+
+
+def row_means(words: Tensor, rows: Tensor) -> Tensor:
+    """The mean word of each row, (tokens, D) and (tokens,) -> (rows, D)."""
+    total = torch.zeros(int(rows.max()) + 1, words.shape[1], dtype=words.dtype).index_add_(0, rows, words)
+    return total / rows.bincount().unsqueeze(1)
 
 
 def read_step(
@@ -125,4 +137,15 @@ def read_step(
     heads = train_probes(encoder, PROBES, train, seed)
     logits = predict(list(heads.values()), test.states)
     values = [measure(CLASSES.decide(own)) for own in logits]
-    return Step(epoch, *effective_rank(words_of(test.states)), probes=dict(zip(heads, values, strict=True)))
+    words, places = words_of(test.states)
+    means = row_means(words, places)
+    rank, share, direction = effective_rank(words)
+    auc = float(roc_auc_score(test.targets, means @ direction))
+    return Step(
+        epoch,
+        rank,
+        share,
+        probes=dict(zip(heads, values, strict=True)),
+        rank_within=effective_rank(words - means[places])[0],
+        direction_auc=100 * max(auc, 1 - auc),
+    )

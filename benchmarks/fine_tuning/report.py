@@ -76,8 +76,8 @@ def states_tables(results: Results) -> str:
     followed = {arm: _followed(results, arm) for arm in ARMS if _followed(results, arm)}
     if not followed:
         return ""
-    header = ("tuned with", "epochs", "effective rank", "first direction, %", *PROBES, "gap [95 %]", "seeds")
-    rows: list[Sequence[str]] = [header]
+    header = ("tuned with", "epochs", "effective rank", "within rows", "first direction, %", "its AUC, %")
+    rows: list[Sequence[str]] = [(*header, *PROBES, "gap [95 %]", "seeds")]
     changes: list[Sequence[str]] = [("tuned with", "what", "points [95 %]")]
     for arm, runs in followed.items():
         for moments in zip(*runs, strict=True):
@@ -143,10 +143,16 @@ def _gap(step: Step) -> float:
 def _moment(steps: Sequence[Step]) -> list[str]:
     """The cells of a row: one moment of all seeds."""
 
-    def cell(values: Sequence[float]) -> str:
-        return f"{statistics.fmean(values):.2f} ({_std(values)})"
+    def cell(values: Sequence[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{statistics.fmean(known):.2f} ({_std(known)})" if known else "-"
 
-    columns = ([step.effective_rank for step in steps], [100 * step.first_share for step in steps])
+    columns = (
+        [step.effective_rank for step in steps],
+        [step.rank_within for step in steps],
+        [100 * step.first_share for step in steps],
+        [step.direction_auc for step in steps],
+    )
     probes = ([step.probes[name] for step in steps] for name in PROBES)
     gap = paired_t([_gap(step) for step in steps], [0.0] * len(steps))
     cells = [cell(column) for column in (*columns, *probes)]

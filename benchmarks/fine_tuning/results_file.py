@@ -26,12 +26,17 @@ class Step(msgspec.Struct):
         effective_rank: Of the centred word tokens of the test rows.
         first_share: Share of their variance in the first direction.
         probes: Metric (percent) on the test rows of heads that were trained on the frozen states.
+        rank_within: The effective rank of the words minus the mean of their row, which is what MGCrP sees.
+        direction_auc: Area under the ROC curve (percent) of the rows' mean word along the first direction; 50 tells
+            nothing, and what is below counts as much as what is above.
     """
 
     epoch: int
     effective_rank: float
     first_share: float
     probes: dict[str, float]
+    rank_within: float | None = None
+    direction_auc: float | None = None
 
 
 class Run(msgspec.Struct):

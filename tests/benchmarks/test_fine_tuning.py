@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.fine_tuning import __main__ as fine_tuning
 from benchmarks.fine_tuning.arms import ARMS, PRIMARY, SECONDARY
-from benchmarks.fine_tuning.encoder_states import effective_rank, words_of
+from benchmarks.fine_tuning.encoder_states import effective_rank, row_means, words_of
 from benchmarks.fine_tuning.report import answer, arms_table, compare_arms, states_tables, variants_table
 from benchmarks.fine_tuning.results_file import Results, Run, Step, read_results
 from benchmarks.fine_tuning.trainings import FineTuning
@@ -114,6 +114,8 @@ def test_an_encoder_that_is_followed_is_trained_alike(run, capsys):
     assert own.scores == alone.arms["cls"]["1"].scores
     assert [step.epoch for step in own.steps] == [0, 1]
     assert own.steps[0].effective_rank != own.steps[1].effective_rank
+    assert 1 < own.steps[1].rank_within < 16
+    assert 50 <= own.steps[1].direction_auc <= 100
     assert set(own.steps[0].probes) == {"cls", "gap-words", "mgcrp-words"}
     assert "| tuned with | epochs | effective rank |" in capsys.readouterr().out
 
@@ -177,12 +179,20 @@ def test_the_gap_of_followed_encoders():
 
 def test_effective_rank():
     rows = torch.eye(4).repeat(2, 1) * torch.tensor([[1.0]] * 4 + [[-1.0]] * 4)
-    assert effective_rank(rows + 3.0) == pytest.approx((4.0, 0.25))
+    assert effective_rank(rows + 3.0)[:2] == pytest.approx((4.0, 0.25))
     line = torch.linspace(-1, 1, 9).unsqueeze(1) * torch.tensor([[1.0, 2.0, 0.0]])
-    assert effective_rank(line) == pytest.approx((1.0, 1.0), abs=1e-6)
-    states = TokenStates.from_rows([[torch.full((3, 2), 1.0)], [torch.full((2, 2), 2.0)]])
+    rank, share, direction = effective_rank(line)
+    assert (rank, share) == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert direction.abs().tolist() == pytest.approx([0.2**0.5, 0.8**0.5, 0.0])
+
+
+def test_words_are_all_tokens_but_the_first_of_a_row():
+    states = TokenStates.from_rows([[torch.full((3, 2), 1.0)], [torch.tensor([[0.0, 0.0], [2.0, 2.0]])]])
     states.layers[0][states.starts] = -1.0
-    assert words_of(states)[:, 0].tolist() == [1.0, 1.0, 2.0]
+    words, rows = words_of(states)
+    assert words[:, 0].tolist() == [1.0, 1.0, 2.0]
+    assert rows.tolist() == [0, 0, 1]
+    assert row_means(words, rows)[:, 0].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
