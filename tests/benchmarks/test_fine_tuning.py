@@ -57,6 +57,7 @@ def without_times(results):
     return results
 
 
+@pytest.mark.slow
 def test_every_arm_trains_what_its_options_say(run, monkeypatch, capsys):
     monkeypatch.setitem(ARMS, "cls-128", ARMS["cls-128"]._replace(labels=8))
     monkeypatch.setitem(ARMS, "mgcrp-128", ARMS["mgcrp-128"]._replace(labels=8))
