@@ -48,9 +48,18 @@ lint: install
 typecheck: install
 	$(BIN)/mypy
 
+# Speed and memory beside the peers, without a GPU or data from elsewhere: about a quarter of an hour.
+BENCH = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 bench: install
-	$(BIN)/python -m benchmarks.head
-	$(BIN)/python -m benchmarks.preprocess --data-dir "$(GLUE_DIR)" --gpt2-bpe-dir "$(GPT2_BPE_DIR)"
+	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 3
+	$(BENCH).glue_step --threads 1 --rows 512 --repetitions 1
+	$(BENCH).validate --threads 1 --repetitions 1
+	$(BENCH).predict --threads 1 --repetitions 1
+	$(BENCH).vision_step --threads 1 --repetitions 3
+	$(BENCH).load --threads 1 --repetitions 3
+	$(BENCH).start --threads 1 --repetitions 1
+	$(BENCH).memory --threads 1 --lines 10000
+	$(BENCH).preprocess --threads 1 --sentences 30000 --repetitions 1
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis out

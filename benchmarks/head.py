@@ -15,15 +15,16 @@ Run ``python -m benchmarks.head``; ``--quick`` is a smoke test.
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.memory import peak_of_cpu_allocations
-from benchmarks.timing import describe_device, median_seconds, seconds
+from benchmarks.allocations import peak_of_cpu_allocations
+from benchmarks.report import Report, benchmark_parser
+from benchmarks.timing import median_seconds, seconds
 from sot_core import ClassificationHead, HeadConfig
 
 
@@ -50,6 +51,7 @@ SHAPES = (
 )
 QUICK_SHAPES = (Shape(4, 16, 32, 2, 6, 5),)
 MIB = 2**20
+COLUMNS = ("(B, N, C, heads, q = k, classes)", "ms", "extra MiB", "working MiB")
 
 
 class NaiveHead(nn.Module):
@@ -164,8 +166,10 @@ def make_heads(shape: Shape) -> dict[str, nn.Module]:
     return heads | {"linear on CLS": ClassificationHead(config.replace(fusion="cls"))}
 
 
-def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int, padding: float = 0.0) -> list[str]:
-    """Rows of the table for one shape and share of padding."""
+def compare(
+    shape: Shape, device: torch.device, compiled: bool, repetitions: int, padding: float = 0.0
+) -> list[dict[str, str | float | None]]:
+    """Rows of the table for one shape and share of padding; ratios are to the naive form."""
     heads = make_heads(shape)
     if compiled:
         del heads["sot_core, recompute"]  # a compiler decides itself what to keep
@@ -178,40 +182,38 @@ def compare(shape: Shape, device: torch.device, compiled: bool, repetitions: int
     for name, contender in contenders.items():
         extra = contender.extra_bytes() / MIB
         measured[name] = (times[name] * 1e3, extra, extra - contender.gradient_bytes() / MIB)
-    rows = []
+    where = f"{tuple(shape)}, {padding:.0%} padding" if padding else f"{tuple(shape)}"
+    rows: list[dict[str, str | float | None]] = []
     for name, numbers in measured.items():
-        cells = [f"{value:.2f} ({value / base:.2f})" for value, base in zip(numbers, measured["naive"], strict=True)]
+        row: dict[str, str | float | None] = {COLUMNS[0]: where, "mode": "compiled" if compiled else "eager"}
+        row["head"] = name
+        for column, value, base in zip(COLUMNS[1:], numbers, measured["naive"], strict=True):
+            row |= {column: value, f"{column.split()[0]} ratio": value / base}
         difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()
-        cells.append("" if name.startswith("linear") else f"{difference:.0e}")
-        where = f"{tuple(shape)}, {padding:.0%} padding" if padding else f"{tuple(shape)}"
-        rows.append(f"| {where} | {'compiled' if compiled else 'eager'} | {name} | {' | '.join(cells)} |")
+        row["difference"] = None if name.startswith("linear") else difference.item()
+        rows.append(row)
     return rows
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = benchmark_parser(__doc__, repetitions=11, quick="a small shape, eager, 2 repetitions")
     parser.add_argument("--modes", nargs="+", choices=("eager", "compiled"), default=["eager", "compiled"])
     parser.add_argument("--padding", nargs="+", type=float, default=[0.0], help="shares in [0, 0.5]")
-    parser.add_argument("--repetitions", type=int, default=11)
-    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
-    parser.add_argument("--quick", action="store_true", help="a small shape, eager, 2 repetitions")
-    args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    args = parser.parse_args(argv)
     if args.quick:
         args.modes, args.repetitions = ["eager"], 2
+    report = Report(args, f"median of {args.repetitions}, more for short steps; ratios to the naive form")
     torch.manual_seed(0)
-    device = torch.device(args.device)
-    print(f"{describe_device(device)}, median of {args.repetitions}; in brackets relative to naive\n")  # noqa: T201
-    print("| (B, N, C, heads, q = k, classes) | mode | head | ms | extra MiB | working MiB | difference |")  # noqa: T201
-    print("|---|---|---|---|---|---|---|")  # noqa: T201
-    for mode in args.modes:
-        for shape in QUICK_SHAPES if args.quick else SHAPES:
-            for padding in args.padding:
-                for row in compare(shape, device, mode == "compiled", args.repetitions, padding):
-                    print(row, flush=True)  # noqa: T201
+    rows = [
+        row
+        for mode in args.modes
+        for shape in (QUICK_SHAPES if args.quick else SHAPES)
+        for padding in args.padding
+        for row in compare(shape, report.device, mode == "compiled", args.repetitions, padding)
+    ]
+    report.table("A step of the head", rows)
+    report.save()
 
 
 if __name__ == "__main__":

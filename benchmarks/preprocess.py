@@ -1,8 +1,9 @@
 r"""Preprocessing speed beside fairseq's own two commands, on the same files, with equal output.
 
-    python -m benchmarks.preprocess --data-dir glue_data --gpt2-bpe-dir gpt2_bpe
+    python -m benchmarks.preprocess --data-dir glue_data --gpt2-bpe-dir gpt2_bpe --tasks RTE CoLA
 
-The train files of RTE (pairs) and CoLA are repeated to at least 100,000 sentences. fairseq's recipe is
+The train files of the tasks are repeated to at least 100,000 sentences. Without GPT-2's files a byte-level BPE of 2,000
+words is made from the demo corpus. fairseq's recipe is
 ``multiprocessing_bpe_encoder --workers 2`` and ``fairseq-preprocess --workers 2`` for each input; ``python -m
 sot_fairseq.preprocess`` does both, labels included, in one process whose Rust threads are limited to 2.
 
@@ -15,7 +16,6 @@ of processor time (user and system, of all processes) is there for machines that
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -23,23 +23,21 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks import DEMO_CORPUS
 from sot_base.errors import UsageError, run_main
 from sot_text.glue import GlueTask, get_task
 from sot_text.tsv import read_tsv
 
-TASKS = ("RTE", "CoLA")
-WORKERS = 2
+if TYPE_CHECKING:
+    from benchmarks.report import Row
 
-HEADER = """\
-| corpus | sentences | fairseq, sentences/s | sot_fairseq, sentences/s | ratio | CPU time ratio | fairseq start-up, s \
-| sot_fairseq start-up, s | same bytes |
-|---|---:|---:|---:|---:|---:|---:|---:|---|"""
+WORKERS = 2
 
 
 class Seconds(NamedTuple):
@@ -71,7 +69,7 @@ class Job:
         return [self.folder / size / f"{column}.txt" for column in self.task.splits[0].text_columns]
 
 
-def measure(task: GlueTask, data_dir: Path, bpe: Path, folder: Path, sentences: int, repeats: int) -> str:
+def measure(task: GlueTask, data_dir: Path, bpe: Path, folder: Path, sentences: int, repeats: int) -> Row:
     """Time both sides, compare what they wrote, and give a row of the table.
 
     Raises:
@@ -92,10 +90,17 @@ def measure(task: GlueTask, data_dir: Path, bpe: Path, folder: Path, sentences: 
     count = len(table) * repetitions * task.num_inputs
     speeds = [count / (side.whole.wall - side.one.wall) for side in (stock, ours)]
     cpu = [side.whole.cpu - side.one.cpu for side in (stock, ours)]
-    cells = [task.name, f"{count:,}", f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}"]
-    cells += [f"{speeds[1] / speeds[0]:.1f}x", f"{cpu[0] / cpu[1]:.1f}x"]
-    cells += [f"{stock.start.wall:.1f}", f"{ours.start.wall:.1f}", "yes"]
-    return "| " + " | ".join(cells) + " |"
+    return {
+        "corpus": task.name,
+        "sentences": count,
+        "fairseq, sentences/s": speeds[0],
+        "sot_fairseq, sentences/s": speeds[1],
+        "ratio": speeds[0] / speeds[1],
+        "CPU time ratio": cpu[1] / cpu[0],
+        "fairseq start-up, s": stock.start.wall,
+        "sot_fairseq start-up, s": ours.start.wall,
+        "same bytes": "yes",
+    }
 
 
 def _write_data(job: Job, data_dir: Path, size: str, rows: int) -> None:
@@ -162,20 +167,43 @@ def _ours(job: Job, size: str) -> None:
     main(list(map(str, ["--task", job.task.name, *files, "--bpe", "gpt2"])))
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.preprocess", description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path, required=True, help="GLUE's folder, with RTE and CoLA in it")
-    parser.add_argument("--gpt2-bpe-dir", type=Path, required=True, help="has encoder.json, vocab.bpe and dict.txt")
+    from benchmarks.report import Report, benchmark_parser  # not at import: the measured processes import this module
+
+    parser = benchmark_parser(__doc__, repetitions=2, quick="200 sentences, one repetition")
+    parser.add_argument("--data-dir", type=Path, default=DEMO_CORPUS, help="GLUE's folder; default: the demo corpus")
+    parser.add_argument("--tasks", nargs="+", default=["CoLA"])
+    parser.add_argument(
+        "--gpt2-bpe-dir", type=Path, help="has encoder.json, vocab.bpe and dict.txt; default: see above"
+    )
     parser.add_argument("--sentences", type=int, default=100_000, help="repeat the files to at least so many")
-    parser.add_argument("--repeats", type=int, default=2, help="runs; the fastest counts")
-    args = parser.parse_args()
-    data_dir, bpe = args.data_dir.resolve(), args.gpt2_bpe_dir.resolve()
-    print(HEADER, flush=True)  # noqa: T201
-    for name in TASKS:
-        with tempfile.TemporaryDirectory() as folder:
-            row = measure(get_task(name), data_dir, bpe, Path(folder), args.sentences, args.repeats)
-        print(row, flush=True)  # noqa: T201
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.sentences, args.repetitions = 200, 1
+    report = Report(args, f"{WORKERS} workers, fastest of {args.repetitions}; ratios are of times, to fairseq's")
+    rows = []
+    with tempfile.TemporaryDirectory() as own:
+        bpe = (args.gpt2_bpe_dir or make_bpe(Path(own))).resolve()
+        for name in args.tasks:
+            with tempfile.TemporaryDirectory() as folder:
+                data = args.data_dir.resolve()
+                rows.append(measure(get_task(name), data, bpe, Path(folder), args.sentences, args.repetitions))
+    report.table("Preprocessing", rows)
+    report.save()
+
+
+def make_bpe(folder: Path) -> Path:
+    """Train a small byte-level BPE on the demo corpus and write it as GPT-2's files."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train(str(DEMO_CORPUS / "CoLA" / "train.tsv"), vocab_size=2000, show_progress=False)
+    vocab, merges = map(Path, tokenizer.save_model(str(folder)))
+    vocab.rename(folder / "encoder.json")
+    merges.rename(folder / "vocab.bpe")
+    (folder / "dict.txt").write_text("".join(f"{number} 1\n" for number in range(tokenizer.get_vocab_size())))
+    return folder
 
 
 if __name__ == "__main__":

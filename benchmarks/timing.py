@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
-__all__ = ["describe_device", "median_seconds", "seconds"]
+__all__ = ["Usage", "clock", "describe_device", "in_folder", "median_seconds", "median_usage", "run_process", "seconds"]
+
+
+def clock(device: torch.device) -> float:
+    """Now: CPU time of this thread if torch uses one, else wall time; waits for a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.thread_time() if device.type != "cuda" and torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def seconds(step: Callable[[], object], device: torch.device) -> float:
     """Time of one call: CPU time if torch uses one thread, else wall time; synchronises a GPU before and after."""
-    on_gpu = device.type == "cuda"
-    clock = time.thread_time if not on_gpu and torch.get_num_threads() == 1 else time.perf_counter
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = clock()
+    start = clock(device)
     step()
-    if on_gpu:
-        torch.cuda.synchronize()
-    return clock() - start
+    return clock(device) - start
 
 
 def median_seconds(
@@ -40,3 +47,74 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}"
     return f"torch {torch.__version__}, CPU, {torch.get_num_threads()} threads"
+
+
+class Usage(NamedTuple):
+    """What a process used: CPU seconds of it and its children, seconds, and its peak of resident memory in MiB."""
+
+    cpu: float
+    wall: float
+    peak: float
+
+
+def run_process(words: Sequence[str | os.PathLike[str]], **environment: str) -> Usage:
+    """Run a command to its end.
+
+    Args:
+        words: The command; ``python`` is this interpreter.
+        **environment: More variables of the environment.
+
+    Raises:
+        RuntimeError: with the end of what it printed, if it fails.
+    """
+    command = [sys.executable if word == "python" else os.fspath(word) for word in words]
+    with tempfile.TemporaryFile() as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **environment},
+        )
+        ended, peak = 0, 0.0
+        while not ended:
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+            if not ended:
+                peak = max(peak, _resident_peak(process.pid))
+                time.sleep(0.02)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            output.seek(0)
+            end = output.read().decode("utf-8", "replace")[-2000:]
+            raise RuntimeError(f"exit status {process.returncode}: {shlex.join(command)}\n{end}")
+    return Usage(used.ru_utime + used.ru_stime, wall, peak)
+
+
+def _resident_peak(pid: int) -> float:
+    """Peak of resident memory so far, in MiB; what ``wait4`` says is at least the memory of the process that waits."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
+    except OSError:
+        return 0.0
+
+
+def in_folder(words: Sequence[str | os.PathLike[str]]) -> Callable[[], Usage]:
+    """A command whose last argument is a new folder, removed afterwards."""
+
+    def run() -> Usage:
+        with tempfile.TemporaryDirectory() as folder:
+            return run_process([*words, folder])
+
+    return run
+
+
+def median_usage(commands: Mapping[str, Callable[[], Usage]], repetitions: int) -> dict[str, Usage]:
+    """Median of each column over runs that alternate, in reversed order every other time."""
+    found: dict[str, list[Usage]] = {name: [] for name in commands}
+    for i in range(repetitions):
+        for name in sorted(commands, reverse=i % 2 == 1):
+            found[name].append(commands[name]())
+    return {name: Usage(*map(statistics.median, zip(*runs, strict=True))) for name, runs in found.items()}

@@ -12,7 +12,6 @@ Run ``python -m benchmarks.vision_step``; ``--quick`` is a smoke test.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from types import MethodType
@@ -24,7 +23,8 @@ from timm.models.densenet import DenseBlock
 from torch import Tensor, nn
 
 import vision  # noqa: F401  registers the models
-from benchmarks.timing import describe_device, median_seconds
+from benchmarks.report import Report, benchmark_parser
+from benchmarks.timing import median_seconds
 from vision.models.token_embed import TokenEmbed
 
 MIB = 2**20
@@ -33,28 +33,21 @@ PEERS = {"sot_tiny": "deit_tiny_patch16_224", "sot_small": "deit_small_patch16_2
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__, repetitions=7, quick="one image, one repetition")
     parser.add_argument("--models", nargs="+", choices=PEERS, default=["sot_tiny"])
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="one image, one repetition")
     args = parser.parse_args(argv)
-    if args.threads:
-        torch.set_num_threads(args.threads)
     if args.quick:
         args.batch_size, args.repetitions = 1, 1
-    device = torch.device(args.device)
-    print(f"{describe_device(device)}, batch {args.batch_size}, median of {args.repetitions}\n")  # noqa: T201
-    print("| model | training step, ms | evaluation, ms | kept memory, MiB |\n|---|---|---|---|")  # noqa: T201
+    report = Report(args, f"batch {args.batch_size}, 224 pixels, median of {args.repetitions}")
     for name in args.models:
-        for row in compare(name, args.batch_size, args.repetitions, device):
-            print(row, flush=True)  # noqa: T201
+        rows = compare(name, args.batch_size, args.repetitions, report.device)
+        report.table(f"{name}; ratios to the plain embedding", rows)
+    report.save()
 
 
-def compare(name: str, batch_size: int, repetitions: int, device: torch.device) -> list[str]:
-    """Rows for a model, the model with a plain embedding, and its peer, with ratios to the plain embedding."""
+def compare(name: str, batch_size: int, repetitions: int, device: torch.device) -> list[dict[str, str | float]]:
+    """Rows for a model, the model with a plain embedding, and its peer."""
     torch.manual_seed(0)
     images = torch.randn(batch_size, 3, 224, 224, device=device)
     labels = torch.randint(1000, (batch_size,), device=device)
@@ -68,13 +61,18 @@ def compare(name: str, batch_size: int, repetitions: int, device: torch.device) 
         model.to(device)
     training = {key: partial(train, model, images, labels) for key, model in models.items()}
     evaluation = {key: partial(evaluate, model, images) for key, model in models.items()}
-    columns = [median_seconds(steps, repetitions, device) for steps in (training, evaluation)]
-    columns = [{key: value * 1e3 for key, value in column.items()} for column in columns]
-    columns.append({key: kept_bytes(model, images) / MIB for key, model in models.items()})
-    rows = []
+    measured = {
+        "training step, ms": median_seconds(training, repetitions, device),
+        "evaluation, ms": median_seconds(evaluation, repetitions, device),
+        "kept memory, MiB": {key: kept_bytes(model, images) / MIB for key, model in models.items()},
+    }
+    rows: list[dict[str, str | float]] = []
     for key in models:
-        cells = [f"{column[key]:.0f} ({column[key] / column[plain_name]:.2f})" for column in columns]
-        rows.append(f"| {key} | {' | '.join(cells)} |")
+        row: dict[str, str | float] = {"model": key}
+        for column, values in measured.items():
+            row[column] = values[key] * (1e3 if column.endswith("ms") else 1)
+            row[f"{column.split(',')[0]} ratio"] = values[key] / values[plain_name]
+        rows.append(row)
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from sot_core.math.padding import clear_padding, clear_without_tokens, fill_empt
 from sot_core.math.precision import at_least_float32, no_autocast
 from sot_core.pooling import Pooling, check_sizes
 
-__all__ = ["AttentionPool", "EfficientProbingPool", "attend"]
+__all__ = ["AttentionPool", "EfficientProbingPool", "attention_weights"]
 
 QUERY_DEVIATION = 0.02  # of the queries at the start
 
@@ -56,25 +58,30 @@ class AttentionPool(Pooling):
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         filled, padding_mask = fill_empty(tokens, padding_mask)
-        query, keys, values = self.project(filled, padding_mask)
-        pooled: Tensor = self.out_proj(attend(query, keys, values, padding_mask).flatten(1).to(tokens.dtype))
+        averages = average_by_attention(self.scores, clear_padding(filled, padding_mask), padding_mask)
+        with no_autocast(tokens):
+            weight = self.value_proj.weight.to(averages.dtype).view(self.num_heads, -1, self.out_dim)
+            values = torch.einsum("bhd,hwd->bhw", averages, weight).flatten(1) + self.value_proj.bias.to(weight.dtype)
+        pooled: Tensor = self.out_proj(values.to(tokens.dtype))
         if self.mlp is not None:
             pooled = pooled + self.mlp(pooled)
         return clear_without_tokens(pooled.to(tokens.dtype), padding_mask)
 
-    def project(self, tokens: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The query, the keys and the values, head by head.
+    def scores(self, tokens: Tensor) -> Tensor:
+        """Scaled products of the query and the keys of each head.
+
+        The query is applied to the key projection first, which spares the projection of all tokens.
 
         Shape:
-            tokens (B, N, D), padding_mask (B, N) -> (B, H, 1, w), (B, H, N, w) and (B, H, N, w).
+            tokens (B, N, D) -> (B, H, N), in the dtype of the tokens.
         """
-        cleared = clear_padding(tokens, padding_mask)
-        query = self.query_proj(self.query.to(tokens.dtype)).expand(tokens.shape[0], 1, -1)
-        query, keys, values = (
-            features.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for features in (query, self.key_proj(cleared), self.value_proj(cleared))
-        )
-        return query, keys, values
+        dtype = tokens.dtype
+        query = F.linear(self.query.to(dtype), self.query_proj.weight.to(dtype), self.query_proj.bias.to(dtype))
+        query = query.view(self.num_heads, 1, -1) * (self.out_dim // self.num_heads) ** -0.5
+        weight = self.key_proj.weight.to(dtype).view(self.num_heads, -1, self.out_dim)
+        bias = self.key_proj.bias.to(dtype).view(self.num_heads, -1, 1)
+        scores: Tensor = tokens @ (query @ weight).squeeze(1).mT + (query @ bias).flatten()
+        return scores.mT
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}"
@@ -122,30 +129,46 @@ class EfficientProbingPool(Pooling):
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         filled, padding_mask = fill_empty(tokens, padding_mask)
-        cleared = clear_padding(filled, padding_mask).unsqueeze(1)
-        queries = self.queries.expand(tokens.shape[0], 1, -1, -1)
-        averages = attend(queries, cleared, cleared, padding_mask)[:, 0].transpose(0, 1)  # (M, B, D)
+        averages = average_by_attention(self.scores, clear_padding(filled, padding_mask), padding_mask)
         with no_autocast(tokens):
-            parts = averages @ self.values.to(averages.dtype).mT
+            parts = averages.transpose(0, 1) @ self.values.to(averages.dtype).mT  # (M, B, D / M)
         return clear_without_tokens(parts.transpose(0, 1).flatten(1), padding_mask).to(tokens.dtype)
+
+    def scores(self, tokens: Tensor) -> Tensor:
+        """Scaled products of queries and tokens.
+
+        Shape:
+            tokens (B, N, D) -> (B, M, N), in the dtype of the tokens.
+        """
+        scores: Tensor = tokens @ (self.queries.to(tokens.dtype) * self.out_dim**-0.5).mT
+        return scores.mT
 
     def extra_repr(self) -> str:
         return f"num_queries={self.num_queries}"
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Scaled dot-product attention to the valid tokens; without a valid token to all, so that the result is finite.
+def average_by_attention(score: Callable[[Tensor], Tensor], tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Averages of the tokens by :func:`attention_weights`.
 
     Shape:
-        query (B, H, M, w), keys (B, H, N, w), values (B, H, N, v), padding_mask (B, N) bool, True = ignore ->
-        (B, H, M, v), of at least float32.
+        tokens (B, N, D), 0 at padding, padding_mask (B, N) bool, True = ignore -> (B, H, D), of at least float32.
     """
-    dtype = at_least_float32(keys.dtype)
-    mask = None
+    with no_autocast(tokens):
+        tokens = tokens.to(at_least_float32(tokens.dtype))
+        averages: Tensor = attention_weights(score(tokens), padding_mask) @ tokens
+    return averages
+
+
+def attention_weights(scores: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Softmax over the valid tokens, 0 at padding; without a valid token over all, so that it is finite.
+
+    Shape:
+        scores (B, H, N), padding_mask (B, N) bool, True = ignore -> (B, H, N).
+    """
     if padding_mask is not None:
-        mask = (~padding_mask | padding_mask.all(dim=1, keepdim=True))[:, None, None]
-    with no_autocast(keys):
-        return F.scaled_dot_product_attention(query.to(dtype), keys.to(dtype), values.to(dtype), attn_mask=mask)
+        ignored = padding_mask & ~padding_mask.all(dim=1, keepdim=True)
+        scores = scores.masked_fill(ignored.unsqueeze(1), float("-inf"))
+    return scores.softmax(dim=-1)
 
 
 def _create_mlp(width: int) -> nn.Sequential:

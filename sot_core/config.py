@@ -9,11 +9,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
-from sot_core.build import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS
-from sot_core.math.covariance import CENTERS
-from sot_core.norms.features import FEATURE_NORMS, HEAD_NORMS
-from sot_core.norms.svpn import check_power_norm
-from sot_core.projection import PROJECTIONS
+from sot_core.names import FEATURE_NORMS, HEAD_NORMS
 from sot_core.published_form import read_published
 
 __all__ = ["HeadConfig"]
@@ -131,6 +127,8 @@ class HeadConfig:
             raise ValueError(f"fusion={self.fusion!r} needs a class token, but has_cls_token is False: use 'words'")
         self._check_sizes()
         if self.pooling == "mgcrp" and self.normalization in ("svpn", "svpn_exact"):
+            from sot_core.norms.svpn import check_power_norm  # here: a command line has the options without torch
+
             exact = self.normalization == "svpn_exact"
             check_power_norm(self.alpha, self.num_singular_values, self.num_iters, self.residual_eps, exact)
 
@@ -167,6 +165,10 @@ class HeadConfig:
         return self.embed_dim * (2 if self.two_layers else 1)
 
     def _check_names(self) -> None:
+        from sot_core.build import ACTIVATIONS, FUSIONS, NORMALIZATIONS, POOLINGS  # here: they need torch
+        from sot_core.math.covariance import CENTERS
+        from sot_core.projection import PROJECTIONS
+
         choices: tuple[tuple[str, Iterable[str | None]], ...] = (
             ("pooling", POOLINGS),
             ("fusion", FUSIONS),

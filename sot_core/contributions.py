@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sot_core.attentive_pooling import AttentionPool, EfficientProbingPool
+from sot_core.attentive_pooling import AttentionPool, EfficientProbingPool, attention_weights
 from sot_core.covariance_pooling import DropCovPool, GlobalCovariancePool, MomentPool
 from sot_core.covariance_split import split_covariance, split_cross_covariance, split_moments
 from sot_core.first_order_pooling import GeneralizedMeanPool, GlobalAveragePool, MaxPool, MeanDeviationPool
@@ -99,12 +99,11 @@ def _split_generalized_mean(
 def _split_attention(pool: AttentionPool, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor) -> Tensor:
     if pool.mlp is not None:
         raise ValueError("the MLP after the attention does not split into tokens: attention_mlp=True")
-    query, keys, values = pool.project(tokens, padding_mask)
-    shares = _attention_weights(query, keys, padding_mask)  # (B, H, 1, N)
-    out = pool.out_proj.weight.to(weight.dtype)
-    directions = (weight @ out).view(len(weight), pool.num_heads, -1).transpose(0, 1)  # (H, K, w)
-    parts: Tensor = directions @ values.to(weight.dtype).mT * shares
-    return parts.sum(dim=1)
+    values = _cleared(tokens, padding_mask)
+    out = (weight @ pool.out_proj.weight.to(weight.dtype)).view(len(weight), pool.num_heads, -1).transpose(0, 1)
+    value_weight = pool.value_proj.weight.to(weight.dtype).view(pool.num_heads, -1, pool.out_dim)
+    offsets = out @ pool.value_proj.bias.to(weight.dtype).view(pool.num_heads, -1, 1)  # (H, K, 1)
+    return _split_averages(pool.scores(values), out @ value_weight, offsets, values, padding_mask)
 
 
 def _attention_constant(pool: AttentionPool, batch_size: int, padding_mask: Tensor | None, weight: Tensor) -> Tensor:
@@ -115,12 +114,27 @@ def _attention_constant(pool: AttentionPool, batch_size: int, padding_mask: Tens
 
 def _split_efficient(pool: EfficientProbingPool, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor) -> Tensor:
     values = _cleared(tokens, padding_mask)
-    queries = pool.queries.to(values.dtype).expand(len(tokens), 1, -1, -1)
-    shares = _attention_weights(queries, values.unsqueeze(1), padding_mask)[:, 0]  # (B, M, N)
     weights = weight.reshape(len(weight), pool.num_queries, -1).transpose(0, 1)
-    directions = weights @ pool.values.to(weight.dtype)  # (M, K, D)
-    pairs = zip(directions, torch.split(shares, 1, dim=1), strict=True)
-    return reduce(torch.add, (_apply(direction, values) * share for direction, share in pairs))
+    directions = weights @ pool.values.to(weight.dtype)
+    return _split_averages(pool.scores(values), directions, directions.new_zeros(()), values, padding_mask)
+
+
+def _split_averages(
+    scores: Tensor, directions: Tensor, offsets: Tensor, values: Tensor, padding_mask: Tensor | None
+) -> Tensor:
+    """Contributions to sums over the heads of linear functions of averages by attention.
+
+    Shape:
+        scores (B, H, N), directions (H, K, D), offsets (H, K, 1) or a scalar, values (B, N, D) -> (B, K, N).
+    """
+    shares = attention_weights(scores, padding_mask)
+    if padding_mask is not None:
+        shares = shares.masked_fill(padding_mask.unsqueeze(1), 0.0)
+    terms = zip(directions, offsets.expand(*directions.shape[:2], 1), torch.split(shares, 1, dim=1), strict=True)
+    parts: Tensor = reduce(
+        torch.add, ((_apply(direction, values) + offset) * share for direction, offset, share in terms)
+    )
+    return parts
 
 
 SPLITS: dict[type[Pooling], Split] = {
@@ -135,16 +149,6 @@ SPLITS: dict[type[Pooling], Split] = {
     AttentionPool: _split_attention,
     EfficientProbingPool: _split_efficient,
 }
-
-
-def _attention_weights(query: Tensor, keys: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """The softmax over the valid tokens, 0 at padding: (B, H, M, w), (B, H, N, w) -> (B, H, M, N)."""
-    dtype = at_least_float32(keys.dtype)
-    scores: Tensor = query.to(dtype) @ keys.to(dtype).mT * query.shape[-1] ** -0.5
-    if padding_mask is None:
-        return scores.softmax(dim=-1)
-    mask = padding_mask[:, None, None]
-    return scores.masked_fill(mask, torch.finfo(dtype).min).softmax(dim=-1).masked_fill(mask, 0.0)
 
 
 def _apply(weight: Tensor, values: Tensor) -> Tensor:

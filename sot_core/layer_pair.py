@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["LAYER_PAIRS", "join_layers"]
+from sot_core.names import LAYER_PAIRS
 
-LAYER_PAIRS = ("words_cls", "x_y")
+__all__ = ["join_layers"]
 
 
 def join_layers(pair: str, first: Tensor, second: Tensor) -> Tensor:

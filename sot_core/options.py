@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sot_core.build import FUSIONS, NORMALIZATIONS, POOLINGS
 from sot_core.config import HeadConfig
-from sot_core.norms.features import FEATURE_NORMS, HEAD_NORMS
-from sot_core.projection import PROJECTIONS
+from sot_core.names import FEATURE_NORMS, FUSIONS, HEAD_NORMS, NORMALIZATIONS, POOLINGS, PROJECTIONS
 
 __all__ = ["HEAD_OPTIONS", "HeadOption", "add_head_options", "head_settings"]
 
@@ -51,17 +49,17 @@ class HeadOption:
 
 
 HEAD_OPTIONS = (
-    HeadOption("head_pooling", "pooling", str, "pooling of the word tokens", tuple(POOLINGS)),
+    HeadOption("head_pooling", "pooling", str, "pooling of the word tokens", POOLINGS),
     HeadOption(
         "head_fusion",
         "fusion",
         str,
         "how class token and words become logits; cls is the framework's own head, the baseline",
-        tuple(FUSIONS),
+        FUSIONS,
     ),
-    HeadOption("head_normalization", "normalization", str, "normalisation of MGCrP's matrices", tuple(NORMALIZATIONS)),
+    HeadOption("head_normalization", "normalization", str, "normalisation of MGCrP's matrices", NORMALIZATIONS),
     HeadOption("head_dropout", "drop_rate", float, "dropout on the pooled words, in [0, 1)"),
-    HeadOption("head_projection", "projection", str, "projection before a second-order pooling", tuple(PROJECTIONS)),
+    HeadOption("head_projection", "projection", str, "projection before a second-order pooling", PROJECTIONS),
     HeadOption(
         "head_feature_norm",
         "feature_norm",

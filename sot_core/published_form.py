@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-from torch import nn
-
 __all__ = ["PUBLISHED_NORMALIZATIONS", "read_published", "unknown_key"]
 
 PUBLISHED_POOLINGS = {"MGCrP": "mgcrp", "GCP": "gcp", "GAP": "gap"}
@@ -66,6 +64,8 @@ def _normalization_type(value: Any) -> dict[str, Any]:
 
 
 def _regular(value: Any) -> dict[str, Any]:
+    from torch import nn  # here: a command line has the options without torch
+
     if value is None:
         return {}
     rate = value.p if isinstance(value, nn.Dropout) else value

@@ -13,13 +13,18 @@ folder it wrote:
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import logging
 import os
 from pathlib import Path
 from typing import Any
+
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import convert_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: convert_parser(__doc__))
 
 from sot_base.atomic import atomic_folder
 from sot_base.errors import UsageError, run_main
@@ -38,7 +43,6 @@ __all__ = ["convert", "find_weights"]
 logger = logging.getLogger(__name__)
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-ARCHS = ("sot_bert_base", "sot_bert_large", "spanbert_base", "spanbert_large")
 OUTPUTS = {"model.pt", "dict.txt", "tokenizer", "architecture.json"}
 
 
@@ -144,15 +148,7 @@ def _log(weights: Path, architecture: BertArchitecture, bert: FairseqBert) -> No
 
 def main() -> None:
     """Convert from the command line and print the folder."""
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.convert", description=__doc__.split("\n")[0])
-    parser.add_argument("source", help="a Hugging Face BERT folder, or the file of weights in it")
-    parser.add_argument("--output-dir", required=True, help="the folder to write")
-    parser.add_argument("--vocab", help="vocab.txt, if it is not in the folder")
-    casing = parser.add_mutually_exclusive_group()
-    casing.add_argument("--cased", action="store_false", dest="lower_case", default=None, help="keep upper case")
-    casing.add_argument("--uncased", action="store_true", dest="lower_case", default=None, help="lower-case all text")
-    parser.add_argument("--arch", choices=ARCHS, help="the architecture to name in the checkpoint")
-    args = parser.parse_args()
+    args = convert_parser(__doc__).parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     print(convert(args.source, args.output_dir, args.vocab, args.lower_case, args.arch))  # noqa: T201
 

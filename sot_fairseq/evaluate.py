@@ -9,18 +9,22 @@ files. Metrics are in percent. ``--json`` prints ``{"dev_matched": {"accuracy": 
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import evaluate_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: evaluate_parser(__doc__))
+
 from sot_base.errors import UsageError, run_main
 from sot_fairseq.data.header import HEADER, DataHeader
 from sot_fairseq.prediction.predictor import SentencePredictor, from_pretrained
 from sot_text.metrics import check_metrics
-from sot_text.predict_command import add_device_options
 
 __all__ = ["evaluate", "main"]
 
@@ -69,17 +73,7 @@ def _files(data: Path) -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluate from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.evaluate", description=__doc__.split("\n")[0])
-    parser.add_argument("checkpoint", help="the --save-dir of a training, or a checkpoint file")
-    parser.add_argument("--data", help="folder of preprocessed data (default: the training data)")
-    parser.add_argument(
-        "--split", nargs="+", help="splits, as valid, or their files, as dev_matched (default: all dev)"
-    )
-    parser.add_argument("--metrics", nargs="+", help="names of metrics (default: those of the task)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_device_options(parser)
-    parser.add_argument("--head", help="name of the classification head; default: the one trained")
-    args = parser.parse_args(arguments)
+    args = evaluate_parser(__doc__).parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     metrics = None if args.metrics is None else check_metrics(args.metrics)
     predictor = from_pretrained(args.checkpoint, head=args.head, device=args.device)

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import predict_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: predict_parser(__doc__))
+
 from sot_base.errors import run_main
 from sot_fairseq.prediction.predictor import SentencePredictor, from_pretrained
 from sot_text.glue import GLUE_TASKS, GlueTask
-from sot_text.predict_command import predict_parser, run_predict
+from sot_text.predict_command import run_predict
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Predict from the command line."""
-    parser = predict_parser("python -m sot_fairseq.predict", __doc__.split("\n")[0])
-    parser.add_argument("--head", help="name of the classification head; default: the one trained")
-    parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
-    args = parser.parse_args(arguments)
+    args = predict_parser(__doc__).parse_args(arguments)
 
     def load() -> tuple[SentencePredictor, GlueTask | None]:
         predictor = from_pretrained(args.checkpoint, head=args.head, data=args.data, device=args.device)

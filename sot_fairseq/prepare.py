@@ -16,6 +16,12 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_text.run_folder import run_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: run_parser("python -m sot_fairseq.prepare", __doc__.split("\n")[0]))
+
 import torch
 
 from sot_base.errors import UsageError, run_main

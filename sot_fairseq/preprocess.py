@@ -38,12 +38,17 @@ import argparse
 import logging
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import preprocess_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: preprocess_parser(__doc__))
+
 from sot_base.errors import UsageError, run_main
 from sot_base.names import join_names, split_names
 from sot_fairseq.data.binarize import write_data
-from sot_fairseq.tokenizers.subwords import SUBWORDS
 from sot_fairseq.tokenizers.tokenization import TextEncoder
-from sot_text.glue import GLUE_TASKS, GlueTask, custom_task, get_task
+from sot_text.glue import GlueTask, custom_task, get_task
 from sot_text.labels import parse_labels
 
 __all__ = ["main"]
@@ -51,7 +56,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Preprocess from the command line, and print what was written."""
-    args = _parser().parse_args(arguments)
+    args = preprocess_parser(__doc__).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     task, encoder = _task(args), _encoder(args)
     header = write_data(task, args.data_dir, args.output_dir, encoder, args.max_length)
@@ -61,46 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name} ({split.source}): {counts}")  # noqa: T201
     print(f"labels: {', '.join(join_names([label]) for label in header.labels) or 'numbers'}")  # noqa: T201
     print(f"wrote {args.output_dir}")  # noqa: T201
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.preprocess", description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", required=True, help="the folder with train.tsv, dev.tsv..., or GLUE's folder")
-    parser.add_argument("--output-dir", required=True, help="the folder to write")
-    data = parser.add_argument_group("what the files hold")
-    data.add_argument("--task", help=f"a GLUE task: {', '.join(GLUE_TASKS)}")
-    data.add_argument("--text-columns", metavar="A[,B]", help="own data: names of one or two columns, as in line 1")
-    data.add_argument("--label-column", help="own data: name of the column with the label")
-    data.add_argument(
-        "--labels",
-        metavar="X,Y,...",
-        help='own data: the labels in order; by default sorted; a comma in a name: "X, Y"',
-    )
-    data.add_argument("--regression", action="store_true", help="own data: the label is a number")
-    data.add_argument("--multi-label", action="store_true", help="own data: a cell lists labels, X,Y, or none")
-    text = parser.add_argument_group("how text becomes tokens")
-    text.add_argument(
-        "--bpe", required=True, choices=tuple(SUBWORDS), help="RoBERTa has gpt2, XLM-R sentencepiece, BERT wordpiece"
-    )
-    text.add_argument("--gpt2-bpe-dir", help="the folder with encoder.json, vocab.bpe and dict.txt")
-    text.add_argument(
-        "--sentencepiece-model", help="sentencepiece.bpe.model with dict.txt beside it, or the folder they lie in"
-    )
-    text.add_argument("--vocab", help="BERT's vocab.txt, or the folder it lies in")
-    casing = text.add_mutually_exclusive_group()
-    casing.add_argument("--cased", dest="lower_case", action="store_false", help="insist on a cased vocabulary")
-    casing.add_argument("--uncased", dest="lower_case", action="store_true", help="insist on a lower-cased one")
-    casing.add_argument(
-        "--force-lower-case",
-        action="store_true",
-        help="lower-case text even if the vocabulary is cased, as --do_lower_case of BERT's scripts does",
-    )
-    parser.set_defaults(lower_case=None)
-    text.add_argument(
-        "--moses-detokenize", action="store_true", help="turn tokenized English text into plain text first"
-    )
-    text.add_argument("--max-length", type=int, help="shorten samples to so many positions, special tokens included")
-    return parser
 
 
 def _task(args: argparse.Namespace) -> GlueTask:

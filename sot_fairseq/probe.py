@@ -23,6 +23,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import probe_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: probe_parser(__doc__))
+
 import numpy as np
 import torch
 from fairseq.optim.adam import Adam
@@ -37,10 +43,10 @@ from sot_probe.command import check_options, run_probe
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
-from sot_probe.options import add_probe_options
 from sot_probe.store_writer import StateEncoder
 from sot_probe.trainee import Groups, TrainingSettings
-from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
+from sot_text.command_options import data_words
+from sot_text.probe_data import ProbeMetrics
 
 __all__ = ["FairseqProbe", "main"]
 
@@ -98,10 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 1 if some of the trainings failed.
     """
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.probe", description=__doc__.split("\n")[0])
-    add_data_options(parser)
-    add_probe_options(parser)
-    args = parser.parse_args(arguments)
+    args = probe_parser(__doc__).parse_args(arguments)
     check_options(args, args.regression)
     return run_probe(args, FairseqProbe(args))
 

@@ -10,6 +10,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sot_base.command_help import show_help
+from sot_text.results_table import results_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: results_parser("python -m sot_fairseq.results", __doc__.split("\n")[0]))
+
 from sot_base.errors import run_main
 from sot_fairseq.data.header import DataHeader
 from sot_fairseq.prediction.predictor import from_pretrained

@@ -22,7 +22,6 @@ report it.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
@@ -32,6 +31,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import sweep_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: sweep_parser(__doc__))
 
 import msgspec
 import optuna
@@ -267,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Search from the command line and print the best settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, training = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    args = _parser().parse_args(own)
+    args = sweep_parser(__doc__).parse_args(own)
     if args.trials < 1:
         raise UsageError(f"--trials {args.trials}: the command line; give 1 or more")
     parameters = [parse_parameter(text) for text in args.param]
@@ -279,29 +284,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sweep = Sweep(args.sweep_dir, _command(args.command, training), parameters, args.seeds, args.keep_checkpoints)
     sweep.run(args.trials, args.sampler, args.sampler_seed)
     sys.stdout.write(f"\n{sweep.report()}\n\nwrote {args.sweep_dir / 'runs.csv'}\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sot_fairseq.sweep",
-        description=__doc__.split("\n")[0],
-        usage="%(prog)s SWEEP_DIR [options] [-- fairseq-train arguments]",
-    )
-    parser.add_argument("sweep_dir", type=Path, help="the folder for everything that is written")
-    parser.add_argument("--command", metavar="FILE", help="a file with the fairseq-train command, like command.txt")
-    parser.add_argument(
-        "--param",
-        action="append",
-        required=True,
-        metavar="NAME=VALUES",
-        help="an option and its values; may be repeated",
-    )
-    parser.add_argument("--trials", type=int, default=20, help="settings to try (default: 20)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="a training each (default: 1 2 3)")
-    parser.add_argument("--sampler", choices=("tpe", "random", "grid"), default="tpe", help="how values are chosen")
-    parser.add_argument("--sampler-seed", type=int, default=0, help="random seed of the choice (default: 0)")
-    parser.add_argument("--keep-checkpoints", action="store_true", help="leave the checkpoints of finished runs")
-    return parser
 
 
 if __name__ == "__main__":

@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import visualize_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: visualize_parser(__doc__))
+
 from sot_base.errors import run_main
 from sot_fairseq.prediction.predictor import from_pretrained
 from sot_fairseq.prediction.text_model import FairseqTextModel
 from sot_text.glue import GLUE_TASKS, GlueTask
-from sot_text.visualization.command import run_visualize, visualize_parser
+from sot_text.visualization.command import run_visualize
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Visualise from the command line."""
-    parser = visualize_parser("python -m sot_fairseq.visualize", __doc__.split("\n")[0])
-    parser.add_argument("--head", help="name of the classification head; default: the one trained")
-    parser.add_argument("--data", help="folder with the dictionaries; default: beside the checkpoint, or its data")
-    args = parser.parse_args(arguments)
+    args = visualize_parser(__doc__).parse_args(arguments)
 
     def load() -> tuple[FairseqTextModel, GlueTask | None, int | None]:
         predictor = from_pretrained(args.checkpoint, head=args.head, data=args.data, device=args.device)

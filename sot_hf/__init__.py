@@ -3,14 +3,30 @@
 Importing this package registers `SoTConfig` and `SoTForSequenceClassification` with transformers' Auto classes.
 """
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from typing import TYPE_CHECKING, Any
 
-from sot_hf.configuration import SoTConfig
-from sot_hf.modeling import SoTForSequenceClassification
-from sot_hf.predictor import TextPredictor
-from sot_hf.text_classifier import TextClassifier
+from sot_base.command_help import asked_for_help
+
+if TYPE_CHECKING:
+    from sot_hf.text_classifier import TextClassifier
+
+if not asked_for_help():
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from sot_hf.configuration import SoTConfig
+    from sot_hf.modeling import SoTForSequenceClassification
+    from sot_hf.predictor import TextPredictor
+
+    AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
+    AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)
 
 __all__ = ["SoTConfig", "SoTForSequenceClassification", "TextClassifier", "TextPredictor"]
 
-AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
-AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)
+
+def __getattr__(name: str) -> Any:
+    """Import `TextClassifier` when it is first asked for: scikit-learn, which it builds on, takes long."""
+    if name != "TextClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sot_hf.text_classifier import TextClassifier
+
+    return TextClassifier

@@ -14,7 +14,7 @@ from transformers import HfArgumentParser, IntervalStrategy, TrainingArguments
 
 from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import LAYER_PAIRS
 from sot_core.options import HEAD_OPTIONS, add_head_options, head_settings
 
 __all__ = ["GlueArguments", "Options", "parse_arguments"]

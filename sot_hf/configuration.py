@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sot_core import HeadConfig
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import LAYER_PAIRS
 
 __all__ = ["CLS_POSITIONS", "CONFIG_ARGUMENTS", "SoTConfig"]
 

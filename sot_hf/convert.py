@@ -7,13 +7,18 @@ one with ``checkpoint_best.pt``, dictionaries and tokenizer that ``sot_fairseq.f
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from sot_base.command_help import show_help
+from sot_hf.command_options import convert_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: convert_parser(__doc__))
 
 import torch
 from torch import Tensor
@@ -240,12 +245,7 @@ def _load_all(model: SoTForSequenceClassification, tensors: dict[str, Tensor]) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Convert from the command line and print the folder."""
-    parser = argparse.ArgumentParser(prog="python -m sot_hf.convert", description=__doc__.split("\n")[0])
-    parser.add_argument("source", help="a fairseq --save-dir or checkpoint, or a folder saved by Hugging Face")
-    parser.add_argument("--output_dir", "--output-dir", required=True, help="the folder to write")
-    parser.add_argument("--head", help="name of the fairseq head, by default the one it was trained with")
-    parser.add_argument("--data", help="the preprocessed fairseq data, if they are not where the checkpoint says")
-    args = parser.parse_args(arguments)
+    args = convert_parser(__doc__).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     hf_logging.set_verbosity_warning()
     print(convert(args.source, args.output_dir, args.head, args.data))  # noqa: T201

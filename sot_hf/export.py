@@ -7,11 +7,16 @@ The graph is checked against the model by onnxruntime where that is installed.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import warnings
 from pathlib import Path
+
+from sot_base.command_help import show_help
+from sot_hf.command_options import export_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: export_parser(__doc__))
 
 import torch
 from torch import Tensor, nn
@@ -136,11 +141,7 @@ def _check(model: SoTForSequenceClassification, path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Export from the command line and print the file's path."""
-    parser = argparse.ArgumentParser(prog="python -m sot_hf.export", description=__doc__.split("\n")[0])
-    parser.add_argument("model", help="folder of a model saved with its head")
-    parser.add_argument("--output", required=True, help="the file to write, for instance model.onnx")
-    parser.add_argument("--opset", type=int, default=18, help="version of ONNX's operators")
-    args = parser.parse_args(arguments)
+    args = export_parser(__doc__).parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     hf_logging.set_verbosity_warning()
     print(export_onnx(load_trained(args.model), args.output, args.opset))  # noqa: T201

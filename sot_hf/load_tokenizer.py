@@ -75,7 +75,11 @@ def load_tokenizer(
 
 
 def usable_length(
-    model: SoTForSequenceClassification, tokenizer: PreTrainedTokenizerBase, wanted: int | None, pairs: bool = False
+    model: SoTForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase,
+    wanted: int | None,
+    pairs: bool = False,
+    option: str = "--max_seq_length",
 ) -> int:
     """The most tokens of a sample, special ones included.
 
@@ -84,6 +88,7 @@ def usable_length(
         tokenizer: Its tokenizer.
         wanted: The user's limit; None: 128, or less if the model takes less.
         pairs: Whether samples are pairs of texts; at least one token of each must be left.
+        option: What the user calls the limit.
 
     Raises:
         UsageError: If the model takes less than the user wants, or nothing would be left beside special tokens.
@@ -96,7 +101,7 @@ def usable_length(
         limits.append(positions - max(unused, default=0))
     most, least = int(min(limits)), tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
     if wanted is not None and not least <= wanted <= most:
-        raise UsageError(f"--max_seq_length {wanted}, but the model takes {least} to {most} tokens; give one of these")
+        raise UsageError(f"{option} {wanted}, but the model takes {least} to {most} tokens; give one of these")
     return min(DEFAULT_LENGTH, most) if wanted is None else wanted
 
 

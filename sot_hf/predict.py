@@ -14,12 +14,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_hf.command_options import predict_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: predict_parser(__doc__))
+
 from transformers.utils import logging as hf_logging
 
 from sot_base.errors import UsageError, run_main
-from sot_hf.predictor import PRECISIONS, TextPredictor, compare_predictions
+from sot_hf.predictor import TextPredictor, compare_predictions
 from sot_text.glue import GlueTask
-from sot_text.predict_command import predict_parser, run_predict
+from sot_text.predict_command import run_predict
 from sot_text.prediction import Prediction
 
 __all__ = ["main"]
@@ -47,30 +53,19 @@ class _ComparedPredictor:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Predict from the command line."""
-    parser = predict_parser("python -m sot_hf.predict", __doc__.split("\n")[0])
-    parser.add_argument("--tokenizer-name", help="folder or name of the tokenizer; default: beside the model")
-    parser.add_argument(
-        "--max-seq-length", type=int, help="maximum number of tokens of a text; longer texts are truncated"
-    )
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        default="float32",
-        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
-    )
-    parser.add_argument("--onnx", metavar="FILE", help="run this export of the model with ONNX Runtime")
-    args = parser.parse_args(arguments)
+    args = predict_parser(__doc__).parse_args(arguments)
     hf_logging.disable_progress_bar()
 
     def load() -> tuple[TextPredictor | _ComparedPredictor, GlueTask | None]:
-        exact = TextPredictor(args.checkpoint, args.tokenizer_name, args.max_seq_length, args.device)
+        device = "cpu" if args.onnx is not None else args.device
+        exact = TextPredictor(args.checkpoint, args.tokenizer_name, args.max_seq_length, device)
         if args.onnx is not None:
             return _ComparedPredictor(exact.on_onnx(args.onnx), exact, "ONNX Runtime"), None
         if args.precision != "float32":
             return _ComparedPredictor(exact.in_precision(args.precision), exact, args.precision), None
         return exact, None
 
-    if args.onnx is not None and (args.precision != "float32" or args.device != "cpu"):
+    if args.onnx is not None and (args.precision != "float32" or args.device not in (None, "cpu")):
         raise UsageError("ONNX Runtime runs in float32 on a CPU: --onnx; leave out --precision, give --device cpu")
     run_predict(args, load)
 

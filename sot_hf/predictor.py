@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_hf.batching import PaddingCollator
+from sot_hf.command_options import PRECISIONS
 from sot_hf.error_text import model_location
 from sot_hf.load_config import saved_labels
 from sot_hf.load_model import MULTI_LABEL, load_trained
@@ -26,7 +27,6 @@ from sot_text.prediction import Prediction, check_finite_logits, predictions_fro
 
 __all__ = ["PRECISIONS", "TextPredictor", "compare_predictions"]
 
-PRECISIONS = ("float32", "bfloat16", "int8")
 Forward = Callable[[dict[str, Tensor]], Tensor]
 
 
@@ -37,7 +37,7 @@ class TextPredictor:
         path: The output folder of `sot_hf.run_glue`, a probe's model, or a name on the Hugging Face Hub.
         tokenizer_name: A tokenizer from elsewhere; None: the model's.
         max_length: Maximum number of tokens of a text; None: 128, or less if the model takes less.
-        device: Where the model runs.
+        device: Where the model runs; None: on a GPU if there is one.
 
     Attributes:
         labels: Names of the classes in the order of the logits; empty for regression.
@@ -58,7 +58,7 @@ class TextPredictor:
         path: str,
         tokenizer_name: str | None = None,
         max_length: int | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = "cpu",
     ) -> None:
         self.device = choose_device(device)
         self.model = load_trained(path, dtype=torch.float32).eval()

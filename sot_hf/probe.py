@@ -23,6 +23,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sot_base.command_help import show_help
+from sot_hf.command_options import probe_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: probe_parser(__doc__))
+
 import numpy as np
 from torch import Tensor, nn
 from transformers.utils import logging as hf_logging
@@ -38,24 +44,16 @@ from sot_probe.fingerprint import array_digest
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
-from sot_probe.options import add_probe_options
 from sot_probe.store_writer import SplitPlan, plan_batches
 from sot_probe.trainee import Optimize, adamw
-from sot_text.probe_data import ProbeMetrics, add_data_options, data_words
+from sot_text.command_options import data_words
+from sot_text.probe_data import ProbeMetrics
 from sot_text.splits import find_data
 
-__all__ = ["HuggingFaceProbe", "main", "probe_parser"]
+__all__ = ["HuggingFaceProbe", "main"]
 
 CHECKED = 4  # rows on which copies of the top layers are checked
 ENCODING = 1  # increased when the states of an encoder change, so that old ones are not reused
-
-
-def probe_parser() -> argparse.ArgumentParser:
-    """The parser of ``python -m sot_hf.probe``."""
-    parser = argparse.ArgumentParser(prog="python -m sot_hf.probe", description=__doc__.split("\n")[0])
-    add_data_options(parser)
-    add_probe_options(parser)
-    return parser
 
 
 class HuggingFaceProbe(ProbeMetrics):
@@ -152,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 1 if some of the trainings failed.
     """
-    args = probe_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    args = probe_parser(__doc__).parse_args(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()

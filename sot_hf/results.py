@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sot_base.command_help import show_help
+from sot_text.results_table import results_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: results_parser("python -m sot_hf.results", __doc__.split("\n")[0]))
+
 from sot_base.errors import UsageError, run_main
 from sot_base.small_files import read_json
 from sot_hf.evaluation import EVAL_PREFIX

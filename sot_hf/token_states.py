@@ -76,7 +76,7 @@ class TextEncoder:
         config = load_config(path)
         self.model = _load(path, config)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(path, self.model, None, lower_case, None, lower_case)
-        self.max_length = usable_length(self.model, self.tokenizer, max_length, pairs=pairs)
+        self.max_length = usable_length(self.model, self.tokenizer, max_length, pairs, "--max-length")
         self.layers = resolve_layers(layers, self.num_layers, train_layers)
         dense = getattr(self.model.classifier, "dense", None)
         fresh = dense is not None and not isinstance(config, SoTConfig) and config.model_type == "bert"

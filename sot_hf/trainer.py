@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from sot_base.errors import UsageError
 from sot_base.finite import find_culprit, first_not_finite
+from sot_base.later_values import LaterValues
 from sot_base.loading_processes import LoadingContext, obey_the_trainer_alone
 from sot_hf.batching import LengthBatchSampler, SortedByLength, row_lengths
 from sot_hf.callbacks import EarlyStopping
@@ -53,6 +56,8 @@ class HeadTrainer(WholeFilesTrainer):
         self.head_lr_scale, self.max_tokens = head_lr_scale, max_tokens
         self.rows_limited, self.max_length = rows_limited, max_length
         self._rate = self.args.learning_rate  # of the last step
+        self._losses = LaterValues()
+        self.args.logging_nan_inf_filter = False  # it would wait for the loss of every step, which is checked here
         self._sorted_loaders: dict[int, DataLoader] = {}
         if self.compute_metrics is not None:
             self.compute_metrics = self._finite_outputs_only(self.compute_metrics)
@@ -82,6 +87,7 @@ class HeadTrainer(WholeFilesTrainer):
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
+            _non_blocking=args.dataloader_pin_memory,
         )
         return self._with_obedient_processes(loader)
 
@@ -113,6 +119,7 @@ class HeadTrainer(WholeFilesTrainer):
 
     def evaluation_loop(self, dataloader: DataLoader, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """As `Trainer.evaluation_loop`; predictions and labels are in the order of the rows."""
+        self._losses.settle()
         output = super().evaluation_loop(dataloader, *args, **kwargs)
         self._check_outputs(output.predictions)
         rows: SortedByLength = dataloader.dataset
@@ -124,15 +131,22 @@ class HeadTrainer(WholeFilesTrainer):
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `Trainer.training_step`; a non-finite loss ends the training; its checkpoints are kept.
 
+        On a GPU that is some steps later: nothing waits for the loss of a step.
+
         Raises:
             UsageError: naming epoch, step, learning rate, the first module that is not finite and the last checkpoint.
         """
         self._rate = self._get_learning_rate()
         loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
-        if not loss.isfinite():
-            culprit = find_culprit(self.model, lambda: model(**self._prepare_inputs(inputs)))
-            raise self._diverged("the loss is", culprit, self.state.global_step + 1)
+        self._losses.read(
+            loss.view(1), partial(self._check_loss, model, inputs, self._when(self.state.global_step + 1))
+        )
         return loss
+
+    def _check_loss(self, model: Any, inputs: dict[str, Any], when: str, losses: Sequence[float]) -> None:
+        if not math.isfinite(losses[0]):
+            culprit = find_culprit(self.model, lambda: model(**self._prepare_inputs(inputs)))
+            raise self._diverged("the loss is", culprit, when)
 
     def check_finite(self) -> None:
         """Refuse to save a model with a weight that is not finite.
@@ -140,9 +154,10 @@ class HeadTrainer(WholeFilesTrainer):
         Raises:
             UsageError: As :meth:`training_step`.
         """
+        self._losses.settle()
         weight = first_not_finite(self.model.named_parameters())
         if weight is not None:
-            raise self._diverged("a weight is", f"the weight {weight}", self.state.global_step)
+            raise self._diverged("a weight is", f"the weight {weight}", self._when(self.state.global_step))
 
     def _finite_outputs_only(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def metrics(outputs: EvalPrediction, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +171,7 @@ class HeadTrainer(WholeFilesTrainer):
             return
         weight = first_not_finite(self.model.named_parameters())
         if self.state.global_step:
-            raise self._diverged("outputs are", weight and f"the weight {weight}", self.state.global_step)
+            raise self._diverged("outputs are", weight and f"the weight {weight}", self._when(self.state.global_step))
         rows = int((~np.isfinite(outputs)).reshape(len(outputs), -1).any(axis=1).sum())
         where = self.model.name_or_path or "the model"
         raise UsageError(
@@ -164,10 +179,12 @@ class HeadTrainer(WholeFilesTrainer):
             "with a lower --learning_rate"
         )
 
-    def _diverged(self, what: str, culprit: str | None, step: int) -> UsageError:
+    def _when(self, step: int) -> str:
+        return f"step {step}, epoch {self.state.epoch or 0:.2f}, learning rate {self._rate:.3g}"
+
+    def _diverged(self, what: str, culprit: str | None, when: str) -> UsageError:
         last = find_checkpoints(self.output)
         kept = f"the last good checkpoint is {os.path.abspath(last[-1])}" if last else "there is no checkpoint yet"
-        when = f"step {step}, epoch {self.state.epoch or 0:.2f}, learning rate {self._rate:.3g}"
         return UsageError(
             f"{what} not finite, training has diverged: {when}, first in {culprit or 'the loss itself'}, {kept}; lower "
             "--learning_rate, or give --max_grad_norm or --warmup_steps"
@@ -180,6 +197,7 @@ class HeadTrainer(WholeFilesTrainer):
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
+        self._losses.settle()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As `Trainer.create_optimizer`; each of its groups is split into the backbone's part and the head's."""

@@ -11,6 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from sot_hf.command_options import visualize_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: visualize_parser(__doc__))
+
 import torch
 from transformers.utils import logging as hf_logging
 
@@ -20,19 +26,14 @@ from sot_hf.load_model import load_trained
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.text_model import HuggingFaceTextModel
 from sot_text.glue import GlueTask
-from sot_text.visualization.command import run_visualize, visualize_parser
+from sot_text.visualization.command import run_visualize
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Visualise from the command line."""
-    parser = visualize_parser("python -m sot_hf.visualize", __doc__.split("\n")[0])
-    parser.add_argument("--tokenizer-name", help="folder or name of the tokenizer; default: beside the model")
-    parser.add_argument(
-        "--max-seq-length", type=int, help="maximum number of tokens of a text; longer texts are truncated"
-    )
-    args = parser.parse_args(arguments)
+    args = visualize_parser(__doc__).parse_args(arguments)
     hf_logging.disable_progress_bar()
 
     def load() -> tuple[HuggingFaceTextModel, GlueTask | None, int | None]:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.multiclass import type_of_target
 
 from sot_base.errors import UsageError
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import LAYER_PAIRS
 
 __all__ = [
     "as_labels",

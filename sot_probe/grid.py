@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sot_core.build import FUSIONS, POOLINGS
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import FUSIONS_OF_BOTH, LAYER_PAIRS, POOLINGS
 from sot_core.options import HEAD_OPTIONS, head_settings
-from sot_probe.trainee import TrainingSettings
+from sot_probe.settings import TrainingSettings
 
 __all__ = [
     "HEAD_NAMES",
@@ -25,6 +24,7 @@ __all__ = [
 ]
 
 MIXED = "mix"
+LARGEST = 2**31  # of a whole number
 HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
 # The options that each head reads; a head is not trained again for values of other options.
 USED_BY_ALL = {"head_feature_norm"}
@@ -65,7 +65,7 @@ class ProbeSettings:
         options: The options that it reads, by name.
         training: Candidate training settings, of which one is chosen.
         layer: What it reads: the index of a stored layer, `MIXED` for a learned weighted sum of all, or how it reads
-            two (`sot_core.layer_pair.LAYER_PAIRS`).
+            two (`sot_core.names.LAYER_PAIRS`).
     """
 
     head: str
@@ -124,11 +124,10 @@ def add_grid_options(parser: argparse.ArgumentParser) -> None:
         check = _at_least_zero if name == "weight_decay" else _positive(kind)
         training.add_argument(_dashed(name), type=check, nargs="+", default=[default], help=f"{text} [{default}]")
     head = parser.add_argument_group("classification head (one or more values each)")
-    both = [name for name, fusion in FUSIONS.items() if fusion.uses_words and (fusion.uses_cls or fusion.pools_cls)]
     for option in HEAD_OPTIONS:
         if option.name == "head_pooling":  # part of the name of a head
             continue
-        choices = both if option.name == "head_fusion" else option.choices
+        choices = FUSIONS_OF_BOTH if option.name == "head_fusion" else option.choices
         text = option.help if option.default is None else f"{option.help} [{option.default}]"
         if option.name == "head_fusion":
             text = f"how class token and words become logits in heads without -words [{option.default}]"
@@ -205,6 +204,8 @@ def _positive(kind: type) -> Any:
         value = kind(text)
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+        if kind is int and value >= LARGEST:
+            raise argparse.ArgumentTypeError(f"must be below {LARGEST}, got {text}")
         return value
 
     positive.__name__ = f"positive {kind.__name__}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,10 @@ class Objective:
     kind: Kind
     num_classes: int
     class_weights: Tensor | None = None
+
+    def on(self, device: torch.device) -> Objective:
+        """The same, with its weights on a device."""
+        return self if self.class_weights is None else replace(self, class_weights=self.class_weights.to(device))
 
     def loss(self, logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """The mean loss of a batch; for a tuple of logits (``sum_loss``) the sum of their losses.

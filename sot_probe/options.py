@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sot_base.errors import UsageError
-from sot_core.layer_pair import LAYER_PAIRS
+from sot_core.names import LAYER_PAIRS
 from sot_probe.grid import add_grid_options
 
 __all__ = ["SAVE", "add_probe_options", "resolve_layers"]

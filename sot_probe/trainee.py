@@ -7,14 +7,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sot_base.later_values import LaterValues
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Objective
+from sot_probe.settings import TrainingSettings
 
 __all__ = [
     "NOT_FINITE",
@@ -34,25 +37,6 @@ WARMUP = 6  # percent of the updates
 NOT_FINITE = "the head's outputs are not finite after an epoch: the training; give a lower --lr"
 Metrics = dict[str, dict[str, float]]  # split -> metric -> percent
 Measure = Callable[[np.ndarray, np.ndarray], dict[str, float]]  # predictions, targets -> metric -> percent
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How a head is trained.
-
-    Args:
-        lr: Peak learning rate (> 0), after a warm-up over 6 % of the updates; then it decays linearly to 0.
-        batch_size: Rows in a batch (> 0).
-        epochs: Number of epochs (> 0).
-        weight_decay: Decoupled weight decay (>= 0), of all parameters.
-        encoder_lr_scale: Learning rate of trained layers of the encoder, as a multiple of ``lr`` (> 0).
-    """
-
-    lr: float = 1e-3
-    batch_size: int = 32
-    epochs: int = 8
-    weight_decay: float = 0.1
-    encoder_lr_scale: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -123,7 +107,7 @@ class Trainee:
         optimize: Optimize,
         device: torch.device,
     ) -> None:
-        self.candidate, self.objective, self.device = candidate, objective, device
+        self.candidate, self.objective, self.device = candidate, objective.on(device), device
         self.random = _RandomNumbers(seed, device)
         with self.random:
             self.head = candidate.create().to(device)
@@ -134,24 +118,35 @@ class Trainee:
         self.updates, self.update = candidate.settings.epochs * steps, 0
         self.best_state: dict[str, Tensor] | None = None
         self.best_score, self.improved = -math.inf, 0  # the last epoch with an improvement
+        self.losses = LaterValues()
         self.active = True
 
     def step(self, states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int) -> None:
-        """Update the head on a batch; a loss that is not finite ends the training."""
+        """Update the head on a batch; a loss that is not finite ends the training, on a GPU some steps later."""
         begin, settings = time.perf_counter(), self.candidate.settings
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr * group["lr_scale"] * lr_factor(self.update, self.updates)
         self.head.train()
         with self.random:
             loss = self.objective.loss(self.head(states, mask), targets)
-        if not math.isfinite(float(loss.detach())):
-            self.give_up(f"the loss is not finite: epoch {epoch}, lr {settings.lr}; give a lower --lr")
+        self.losses.read(loss.detach().view(1), partial(self._check_loss, epoch))
+        if not self.active:
             return
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.update += 1
         self.outcome.seconds += time.perf_counter() - begin
+
+    def settle(self) -> None:
+        """Wait for the losses of all steps, so that a training that has failed is known to have."""
+        begin = time.perf_counter()
+        self.losses.settle()
+        self.outcome.seconds += time.perf_counter() - begin
+
+    def _check_loss(self, epoch: int, losses: Sequence[float]) -> None:
+        if not math.isfinite(losses[0]):
+            self.give_up(f"the loss is not finite: epoch {epoch}, lr {self.candidate.settings.lr}; give a lower --lr")
 
     def evaluate(
         self, logits: Mapping[str, Tensor], targets: Mapping[str, Tensor], measure: Measure, main: str

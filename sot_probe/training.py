@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sot_base.errors import UsageError
+from sot_base.later_values import send
 from sot_probe.objective import Objective
 from sot_probe.states import TokenStates
 from sot_probe.trainee import Candidate, Measure, Optimize, Outcome, Trainee, adamw
@@ -97,6 +98,8 @@ def _train_group(
         for rows in _batches(train.states.lengths.numpy(), batch_size, seed, epoch):
             states, mask = train.states.gather(rows)
             _step_all(trainees, states, mask, train.targets[rows], epoch)
+        for trainee in trainees:
+            trainee.settle()
         active = [trainee for trainee in trainees if trainee.active]
         for trainee in active:
             trainee.outcome.best_epoch = trainee.outcome.best_epoch if watch else epoch
@@ -115,8 +118,8 @@ def _step_all(
     trainees: Sequence[Trainee], states: Sequence[Tensor], mask: Tensor | None, targets: Tensor, epoch: int
 ) -> None:
     device = trainees[0].device
-    states, targets = [layer.to(device) for layer in states], targets.to(device)
-    mask = None if mask is None else mask.to(device)
+    states, targets = [send(layer, device) for layer in states], send(targets, device)
+    mask = None if mask is None else send(mask, device)
     for trainee in trainees:
         if trainee.active:
             trainee.step(states, mask, targets, epoch)
@@ -146,11 +149,11 @@ def predict(heads: Sequence[nn.Module], states: TokenStates, seconds: list[float
         for number, head in enumerate(heads):
             begin = time.perf_counter()
             device = next(head.parameters()).device
-            moved = None if mask is None else mask.to(device)
-            parts[number].append(head.eval()([layer.to(device) for layer in layers], moved).cpu())
+            moved = None if mask is None else send(mask, device)
+            parts[number].append(head.eval()([send(layer, device) for layer in layers], moved))
             if seconds is not None:
                 seconds[number] += time.perf_counter() - begin
-    return [_in_order(torch.cat(own), order) for own in parts]
+    return [_in_order(torch.cat(own).cpu(), order) for own in parts]
 
 
 def _in_order(values: Tensor, order: Tensor) -> Tensor:

@@ -29,13 +29,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-import torch
 from tqdm import tqdm
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
 from sot_base.names import join_names
-from sot_text.glue import GLUE_TASKS, GlueTask, get_task
+from sot_text.glue import GlueTask, get_task
 from sot_text.prediction import Prediction, Predictor
 from sot_text.read_input import Row, read_lines, read_texts
 from sot_text.submission import (
@@ -46,40 +45,16 @@ from sot_text.submission import (
     write_submission,
 )
 
-__all__ = ["add_device_options", "predict_parser", "run_predict"]
+__all__ = ["run_predict"]
 
 CHUNK = 4096  # rows predicted and written at once: bounds the memory
-
-
-def predict_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The parser with the options that both commands share."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("checkpoint", help="the folder of a training, or a checkpoint in it")
-    parser.add_argument("input", nargs="?", default="-", help="a TSV file; default: lines of standard input")
-    parser.add_argument("--task", help=f"the GLUE task of the file ({', '.join(GLUE_TASKS)}); default: the model's")
-    parser.add_argument("--text-columns", metavar="A[,B]", help="names of one or two columns, as in the file's line 1")
-    parser.add_argument("--json", action="store_true", help="write one JSON object a line instead of a TSV file")
-    parser.add_argument("--output", metavar="FILE", help="where to write; default: standard output")
-    parser.add_argument("--submission", metavar="FILE_OR_DIR", help="write what GLUE's server takes of a test file")
-    parser.add_argument(
-        "--threshold", type=float, default=0.5, help="several labels a row: probability of a label (default: 0.5)"
-    )
-    add_device_options(parser)
-    return parser
-
-
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--batch-size`` and ``--device``."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--batch-size", type=int, default=64, help="rows computed at once (default: %(default)s)")
-    parser.add_argument("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
 
 
 def run_predict(args: argparse.Namespace, load: Callable[[], tuple[Predictor, GlueTask | None]]) -> None:
     """Predict as the options say.
 
     Args:
-        args: The options of :func:`predict_parser`.
+        args: The options of :func:`sot_text.command_options.predict_parser`.
         load: Returns the model, and the GLUE task it was trained on; None if that is unknown.
 
     Raises:

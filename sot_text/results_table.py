@@ -32,6 +32,7 @@ __all__ = [
     "read_reported",
     "read_run",
     "read_saved",
+    "results_parser",
     "show_results",
     "table",
 ]
@@ -183,6 +184,14 @@ def table(runs: dict[str, Results]) -> str:
     return markdown_table(rows) + note
 
 
+def results_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The parser of :func:`show_results`."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("out_dir", nargs="+", type=Path, help="what a script of glue_scripts wrote")
+    parser.add_argument("--saved", action="store_true", help="print the results.json there are, evaluate nothing")
+    return parser
+
+
 def show_results(prog: str, description: str, collect: Callable[[Path], Results]) -> None:
     """Collect, write and print the results of runs, from the command line.
 
@@ -191,10 +200,7 @@ def show_results(prog: str, description: str, collect: Callable[[Path], Results]
         description: What it does, for ``--help``.
         collect: Gives the content of ``results.json`` of a run's folder.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("out_dir", nargs="+", type=Path, help="what a script of glue_scripts wrote")
-    parser.add_argument("--saved", action="store_true", help="print the results.json there are, evaluate nothing")
-    args = parser.parse_args()
+    args = results_parser(prog, description).parse_args()
     runs = {}
     names = [out_dir.resolve().name for out_dir in args.out_dir]
     for name, out_dir in zip(names, args.out_dir, strict=True):

@@ -28,6 +28,7 @@ __all__ = [
     "check_same_run",
     "data_checksums",
     "parse_run",
+    "run_parser",
     "say",
     "write_commands",
     "write_settings",
@@ -56,7 +57,7 @@ def parse_run(prog: str, description: str, arguments: Sequence[str] | None) -> t
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    args = _parser(prog, description).parse_args(arguments[:end])
+    args = run_parser(prog, description).parse_args(arguments[:end])
     for name in GIVEN:
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
@@ -67,7 +68,8 @@ def parse_run(prog: str, description: str, arguments: Sequence[str] | None) -> t
     return args, arguments[end + 1 :]
 
 
-def _parser(prog: str, description: str) -> argparse.ArgumentParser:
+def run_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The parser of a command that prepares a run."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--task", help="a GLUE task")

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from sot_base.errors import UsageError
 from sot_visual.attention import attention_relevance
 from sot_visual.model_view import Inputs, ModelView, picked
+from sot_visual.names import DEFAULT_METHOD
 
 __all__ = ["DEFAULT_METHOD", "INPUT_METHODS", "METHODS", "TOKEN_METHODS", "attribute"]
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_METHOD = "contributions"
 STEPS = 20  # of integrated gradients
 Method = Callable[[ModelView, Inputs, Tensor, str], Tensor]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sot_core import ClassificationHead
+from sot_visual.names import PARTS
 
-__all__ = ["PARTS", "PART_NAMES", "HeadInput", "Inputs", "ModelView", "capture_head_input", "picked", "same_places"]
+__all__ = ["PART_NAMES", "HeadInput", "Inputs", "ModelView", "capture_head_input", "picked", "same_places"]
 
-PARTS = ("cls", "word", "both")
 PART_NAMES = {"cls": "ClassT", "word": "WordT", "both": "ClassT + WordT"}  # as in figures of arXiv:2104.10935
 Inputs = tuple[Tensor, ...]
 HeadInput = tuple[Tensor, Tensor | None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sot_base.errors import UsageError
 
-__all__ = ["check_outputs", "is_page"]
+__all__ = ["check_figure", "check_outputs", "is_page"]
 
 PAGE_SUFFIXES = (".html", ".htm")
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -35,3 +35,13 @@ def check_outputs(names: Sequence[str], figures_only: bool) -> list[Path]:
         if not is_page(path) and path.suffix.lower() not in FIGURE_SUFFIXES:
             raise UsageError(f"unknown format: --output {path}; give .html, .png, .svg or .pdf")
     return paths
+
+
+def check_figure(option: str, name: str | None) -> None:
+    """Check the suffix of a figure before anything is computed for it.
+
+    Raises:
+        UsageError: for an unknown one.
+    """
+    if name is not None and Path(name).suffix.lower() not in FIGURE_SUFFIXES:
+        raise UsageError(f"unknown format: {option} {name}; give .png, .svg or .pdf")

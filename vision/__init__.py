@@ -3,7 +3,23 @@
 Importing the package registers its models with timm: ``timm.create_model("sot_tiny")``.
 """
 
-from vision.models import TokenEmbed, attach_head, load_checkpoint, load_published_checkpoint
-from vision.probing.image_classifier import ImageClassifier
+from typing import TYPE_CHECKING, Any
+
+from sot_base.command_help import asked_for_help
+
+if TYPE_CHECKING:
+    from vision.probing.image_classifier import ImageClassifier
+
+if not asked_for_help():
+    from vision.models import TokenEmbed, attach_head, load_checkpoint, load_published_checkpoint
 
 __all__ = ["ImageClassifier", "TokenEmbed", "attach_head", "load_checkpoint", "load_published_checkpoint"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `ImageClassifier` when it is first asked for: scikit-learn, which it builds on, takes long."""
+    if name != "ImageClassifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vision.probing.image_classifier import ImageClassifier
+
+    return ImageClassifier

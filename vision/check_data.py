@@ -13,16 +13,21 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import data_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(data_parser)
+
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser
 from vision.cli.device import command_processes, default_workers
-from vision.cli.options import add_max_pixels, non_negative_int
 from vision.data.file_names import count_endings, is_image_name
 from vision.data.files import FileTree, FolderTree, open_tree
-from vision.data.images import MAX_PIXELS, ImageError, read_image
+from vision.data.images import ImageError, read_image
+from vision.data.names import MAX_PIXELS
 
 Files = list[tuple[FileTree, str]]
 
@@ -106,13 +111,7 @@ def check(files: Files, workers: int = 0, max_pixels: int = MAX_PIXELS) -> Itera
 @command_processes()
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the images of each folder, the files left out, and those that cannot be read."""
-    parser = Parser(prog="check_data.py", description="Count the images of a data set, and list unreadable ones.")
-    parser.add_argument("data_dir", metavar="DIR", help="folder or tar of images")
-    parser.add_argument(
-        "-j", "--workers", type=non_negative_int, help="reading processes; default: one a core, up to 8"
-    )
-    add_max_pixels(parser.add_argument)
-    args = parser.parse_args(argv)
+    args = data_parser().parse_args(argv)
     files, others, bad_tars = find_files(args.data_dir)
     for folder, count in count_folders(files, args.data_dir).items():
         print(f"{folder}: {count}")  # noqa: T201

@@ -15,15 +15,20 @@ from typing import NamedTuple
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import check_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(check_parser)
+
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers
-from vision.cli.options import add_source_options, non_negative_int
 from vision.data import open_source
 from vision.token_label.read_maps import LabelMap, LabelMaps, open_label_maps
 
@@ -103,19 +108,6 @@ def agreement(best: np.ndarray, named: np.ndarray, targets: np.ndarray, num_clas
     shares = [np.bincount(values, minlength=num_classes) / len(targets) for values in (best, targets)]
     hits = float((best == targets).mean())
     return Agreement(len(targets), hits, float(shares[0] @ shares[1]), float(named.mean()))
-
-
-def check_parser() -> Parser:
-    """The parser of ``vision/check_label.py``."""
-    parser = Parser(prog="check_label.py", description="Check label maps against the images that they are for.")
-    parser.add_argument("maps", metavar="MAPS", help="the label maps: a folder, or a tar of the published files")
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    add_source_options(parser, train=True, val=False)
-    parser.add_argument(
-        "-j", "--workers", type=non_negative_int, help="reading processes; default: one a core, up to 8"
-    )
-    parser.set_defaults(config=None)
-    return parser
 
 
 @command_processes()

@@ -24,13 +24,18 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import OLDEST_OPSET, export_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(export_parser)
+
 import torch
 from torch import Tensor, nn
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
-from vision.cli.options import add_checkpoint_options, add_image_options, add_model_argument, positive_int
+from vision.cli.config_file import parse_args
 from vision.evaluation.load_trained import load_trained
 from vision.models.weights.read import read_checkpoint
 from vision.segment.load_trained import load_segmenter
@@ -39,21 +44,7 @@ __all__ = ["export_model", "main"]
 
 _logger = logging.getLogger("vision.export")  # also when it is run as a file
 TOLERANCE = 1e-4  # of the largest logit
-OLDEST_OPSET = 18  # torch's exporter writes no older one
 ENDINGS = (".onnx", ".pt2")
-
-
-def export_parser() -> Parser:
-    """The parser of ``vision/export.py``."""
-    parser = Parser(prog="export.py", description="Export a trained model to ONNX or torch.export.")
-    add_model_argument(parser)
-    parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--output", help="the file to write: NAME.onnx, or NAME.pt2 for torch.export")
-    parser.add_argument("--opset", type=positive_int, default=OLDEST_OPSET, help="version of ONNX's operators")
-    add_checkpoint_options(parser)
-    add_image_options(parser)
-    parser.set_defaults(data_dir=None)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -28,22 +28,20 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import label_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(label_parser)
+
 import numpy as np
 import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers, init_device
-from vision.cli.options import (
-    add_checkpoint_options,
-    add_device_options,
-    add_image_options,
-    add_model_argument,
-    add_source_options,
-    positive_int,
-)
 from vision.data import BadImages, ImageSet, Source, create_eval_loader, match_classes, names_for_model, open_source
 from vision.evaluation.load_trained import TrainedModel, load_trained
 from vision.evaluation.teacher import Teacher
@@ -52,44 +50,6 @@ from vision.token_label.read_maps import HALF_LIMIT, LabelMap, torch_file
 from vision.token_label.write_maps import write_label_maps, write_torch_maps
 
 _WRITERS = {"folder": write_label_maps, "torch": write_torch_maps}
-
-
-def label_parser() -> Parser:
-    """The parser of ``vision/generate_label.py``."""
-    parser = Parser(prog="generate_label.py", description="Make the label maps of token labeling with any classifier.")
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    add_model_argument(parser)
-    parser.add_argument("--config", help="YAML or JSON file of options")
-    add = parser.add_argument_group("label maps").add_argument
-    add("--output", help="where to put them: a folder that is not there yet")
-    add("--top-k", type=positive_int, default=5, help="classes to keep of each place, at most all")
-    add(
-        "--format",
-        choices=tuple(_WRITERS),
-        default="folder",
-        help="folder: with a header, two arrays for all images; torch: as published, one file an image",
-    )
-    add(
-        "--scores",
-        choices=("raw", "centred"),
-        default="raw",
-        help="raw: the model's, as published; centred: less the level of the classes that are left out, which training "
-        "counts as 0: for models whose scores are mostly below 0, as binary cross-entropy makes them",
-    )
-    add("--shard", type=_shard, metavar="I/N", help="make the I-th of N shares of the parts alone")
-    add("--part-size", type=positive_int, default=1000, help="images a part, which a kill can cost")
-    add_checkpoint_options(parser)
-    add_source_options(parser, train=True, val=False)
-    add_image_options(parser)
-    add_device_options(parser)
-    return parser
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
-    return int(index), int(count)
 
 
 @command_processes()

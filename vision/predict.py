@@ -17,24 +17,23 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import predict_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(predict_parser)
+
 import numpy as np
 from PIL import Image
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers, init_device, memory_format
-from vision.cli.options import (
-    add_checkpoint_options,
-    add_device_options,
-    add_image_options,
-    add_threshold,
-    positive_int,
-)
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, read_image
 from vision.data.classes import imagenet_names
 from vision.data.files import find_images
-from vision.data.images import MAX_PIXELS
+from vision.data.names import MAX_PIXELS
 from vision.evaluation.evaluate import create_predict
 from vision.evaluation.load_trained import TrainedModel, load_trained
 
@@ -57,23 +56,6 @@ class PathSource:
 
     def image(self, index: int) -> Image.Image:
         return read_image(self.paths[index].read_bytes(), self.name(index), self.max_pixels)
-
-
-def predict_parser() -> Parser:
-    """The parser of ``vision/predict.py``."""
-    parser = Parser(prog="predict.py", description="Predict the classes of images.")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
-    parser.add_argument("--model", help="the model, where the checkpoint does not say it")
-    parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--topk", type=positive_int, default=5, help="classes to name for each image")
-    add_threshold(parser.add_argument)
-    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="how to write")
-    parser.add_argument("--output", help="file to write to; default: standard output")
-    add_checkpoint_options(parser)
-    add_image_options(parser)
-    add_device_options(parser)
-    parser.set_defaults(data_dir=None)
-    return parser
 
 
 @command_processes()

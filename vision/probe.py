@@ -21,6 +21,12 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import probe_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(probe_parser)
+
 import numpy as np
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
@@ -32,11 +38,8 @@ from sot_probe.command import check_options, run_probe
 from sot_probe.grid import ProbeSettings
 from sot_probe.layer_head import LayerHead
 from sot_probe.objective import Kind
-from sot_probe.options import add_probe_options
 from sot_probe.trainee import Optimize, adamw
-from vision.cli.config_file import Parser
 from vision.cli.device import command_processes, default_workers
-from vision.cli.options import add_max_pixels, add_source_options, non_negative_int, positive_int
 from vision.data import match_classes, open_source
 from vision.data.multi_label import open_multi_label
 from vision.probing.image_encoder import ImageEncoder
@@ -45,25 +48,6 @@ from vision.probing.probe_data import ImageStates, source_digest
 __all__ = ["ImageProbe", "main", "probe_parser"]
 
 ENCODING = 1  # increased when the states of a model change, so that old ones are not reused
-
-
-def probe_parser() -> Parser:
-    """The parser of ``vision/probe.py``."""
-    parser = Parser(prog="probe.py", description=__doc__.split("\n")[0])
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    parser.add_argument("--model", required=True, help="efficientnet_lite0, or the name of a timm model")
-    parser.add_argument("--pretrained", action="store_true", help="released weights of a timm model")
-    parser.add_argument("--checkpoint", help="file with weights of the model, instead of --pretrained")
-    parser.add_argument("--output-dir", required=True, type=Path, help="the folder for results.json and the model")
-    add_source_options(parser, train=True, labels=True)
-    parser.add_argument("--multi-label", action="store_true", help="multi-label data, with a metadata.csv")
-    add = parser.add_argument_group("images").add_argument
-    add("--img-size", type=positive_int, help="image height and width in pixels; default: the model's")
-    add("--encode-batch", type=positive_int, default=32, help="images in a forward pass")
-    add("-j", "--workers", type=non_negative_int, help="loading processes; default: one per core, up to 8")
-    add_max_pixels(add)
-    add_probe_options(parser)
-    return parser
 
 
 class ImageProbe:

@@ -11,6 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import summary_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(summary_parser)
+
 import timm
 import torch
 from timm.models import get_model_input_config
@@ -18,10 +24,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from sot_base.errors import run_main
-from sot_core.options import HEAD_OPTIONS, add_head_options
 from sot_core.pooling import Pooling
-from vision.cli.config_file import Parser
-from vision.cli.options import positive_int
 from vision.cli.train_options import given_head_settings
 from vision.models.build import build_model, model_recipe
 from vision.models.dense_block import Transition
@@ -149,15 +152,7 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the summary of one model, or the table of all."""
-    parser = Parser(prog="summary.py", description="Parameters, multiply-adds and activations of models.")
-    parser.add_argument("model", nargs="?", help="a model that timm knows; default: a table of this package's models")
-    parser.add_argument("--img-size", type=positive_int, help="height and width of the image in pixels")
-    parser.add_argument("--num-classes", type=positive_int, help="outputs; default: the model's")
-    parser.add_argument("--depth", type=int, default=2, help="how deep modules are listed; 0: the model alone")
-    add_head_options(parser)
-    parser.set_defaults(**{option.name: None for option in HEAD_OPTIONS})
-    parser.set_defaults(drop=None, drop_path=None, model_kwargs={}, input_size=None)
-    args = parser.parse_args(argv)
+    args = summary_parser().parse_args(argv)
     if args.model is None:
         print(format_all())  # noqa: T201
         return 0

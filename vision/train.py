@@ -18,6 +18,12 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.train_options import train_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(train_parser)
+
 from timm.utils.distributed import is_distributed_env
 
 from sot_base.errors import UsageError, run_main

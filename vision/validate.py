@@ -18,6 +18,12 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import validate_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(validate_parser)
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -25,17 +31,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from sot_base.errors import UsageError, run_main
 from sot_visual.plots import draw_calibration, draw_confusion
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers, init_device, memory_format
-from vision.cli.options import (
-    add_checkpoint_options,
-    add_device_options,
-    add_dry_run,
-    add_image_options,
-    add_model_argument,
-    add_source_options,
-    add_threshold,
-)
 from vision.cli.run_files import write_json, write_rows
 from vision.data import BadImages, ImageSet, create_eval_loader, describe, match_classes, names_for_model, open_source
 from vision.data.classes import imagenet_a_names
@@ -46,28 +43,6 @@ from vision.evaluation.load_trained import TrainedModel, load_trained
 from vision.evaluation.metrics import ClassEvaluator, warn_if_collapsed
 from vision.evaluation.multi_label import MultiLabelEvaluator
 from vision.evaluation.real_labels import RealLabels
-
-
-def validate_parser() -> Parser:
-    """The parser of ``vision/validate.py``."""
-    parser = Parser(prog="validate.py", description="Validate an image classifier.")
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder or tar of images")
-    add_model_argument(parser)
-    parser.add_argument("--config", help="YAML or JSON file of options")
-    add_dry_run(parser)
-    add_checkpoint_options(parser)
-    add_source_options(parser, labels=True)
-    add_image_options(parser)
-    add = parser.add_argument_group("validation").add_argument
-    add("--imagenet-a", "--IN-A", "--IN_A", action="store_true", help="predict ImageNet-A's 200 classes alone")
-    add("--real-labels", nargs="?", const="", help="also count ImageNet's reassessed labels; a JSON file of others")
-    add_threshold(add)
-    add("--per-class", help="CSV file: images, accuracy and main confusion of each class")
-    add("--confusion", help="picture of which classes are confused (needs matplotlib)")
-    add("--calibration", help="picture of how often predictions of a confidence are right (needs matplotlib)")
-    add("--results", help="JSON file of the metrics")
-    add_device_options(parser)
-    return parser
 
 
 @command_processes()

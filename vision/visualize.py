@@ -14,20 +14,25 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from sot_base.command_help import show_help
+from vision.cli.command_options import MAX_COLUMNS, visualize_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(visualize_parser)
+
 import torch
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
 from sot_base.names import name_key
-from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
+from sot_visual.attribution import attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
-from sot_visual.outputs import check_outputs, is_page
+from sot_visual.outputs import check_figure, check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers, init_device
-from vision.cli.options import add_checkpoint_options, add_device_options, add_image_options, positive_int
 from vision.data import BadImages, ImageSet, create_eval_loader, describe
 from vision.data.files import find_images
 from vision.evaluation.load_trained import TrainedModel, load_trained
@@ -35,43 +40,9 @@ from vision.predict import PathSource, class_names
 from vision.visualization.check import check_images
 from vision.visualization.explain import explain_images
 from vision.visualization.image_model import ImageModel
-from vision.visualization.picture import MAX_COLUMNS, CaptionedImage, draw_images, image_page
+from vision.visualization.picture import CaptionedImage, draw_images, image_page
 
 NOTHING_READ = "no image could be read: the command line; give others"
-
-
-def visualize_parser() -> Parser:
-    """The parser of ``vision/visualize.py``."""
-    parser = Parser(prog="visualize.py", description=__doc__.split("\n")[0])
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
-    parser.add_argument("--model", help="the model, where the checkpoint does not say it")
-    parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--method", choices=METHODS, default=DEFAULT_METHOD, help="attribution method")
-    parser.add_argument("--class", dest="target", metavar="NAME", help="class to explain; default: the predicted one")
-    parser.add_argument("--limit", type=positive_int, default=200, help="maximum number of images")
-    parser.add_argument(
-        "--output",
-        nargs="+",
-        metavar="FILE",
-        default=["maps.png"],
-        help=f".html, .png, .svg or .pdf; a picture has the first {MAX_COLUMNS} images",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="evaluate the methods by deletion and insertion; --output receives the curves",
-    )
-    parser.add_argument(
-        "--spectrum", metavar="FILE", help="only plot the singular values before and after the normalisation"
-    )
-    parser.add_argument(
-        "--check-methods", nargs="+", choices=METHODS, help="methods to evaluate; default: all that the model supports"
-    )
-    add_checkpoint_options(parser)
-    add_image_options(parser)
-    add_device_options(parser)
-    parser.set_defaults(data_dir=None, batch_size=16)
-    return parser
 
 
 @command_processes()
@@ -79,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse the command line and visualise."""
     args = parse_args(visualize_parser(), argv)
     outputs = check_outputs(args.output, figures_only=args.check)
+    check_figure("--spectrum", args.spectrum)
     device = init_device(args)
     trained = load_trained(args, device)
     names = class_names(trained)

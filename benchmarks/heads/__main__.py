@@ -28,6 +28,7 @@ from benchmarks.heads.report import by_name, draw_accuracy, overview, set_table
 from benchmarks.heads.results_file import read_results, results_path
 from benchmarks.heads.trainings import measure
 from sot_base.errors import UsageError, run_main
+from sot_core.names import LAYER_PAIRS
 from sot_probe.grid import add_grid_options
 from vision.cli.device import command_processes
 
@@ -55,6 +56,16 @@ def heads_parser() -> argparse.ArgumentParser:
     data.add_argument("--train-rows", type=_count, metavar="N", help="use so many training rows; default: all")
     data.add_argument("--test-rows", type=_count, metavar="N", help="use so many test rows; default: all")
     data.add_argument("--text-encoder", default="minilm", help="as --encoder of sot_hf.probe [minilm]")
+    data.add_argument(
+        "--layers",
+        type=int,
+        nargs="+",
+        default=[-1],
+        help="layers of the text encoder, of which each head gets the best on the held-out rows [-1]",
+    )
+    data.add_argument(
+        "--pairs", nargs="+", choices=LAYER_PAIRS, default=[], help="also try pairs of two --layers, as --layer-pair"
+    )
     data.add_argument("--max-length", type=_count, help="maximum number of tokens of a text [128]")
     data.add_argument("--image-encoder", default="efficientnet_lite0", help="as --model of vision/probe.py")
     data.add_argument("--image-checkpoint", metavar="FILE", help="weights of the image encoder")
@@ -84,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in args.sets if name not in DATA_SETS]
     if unknown:
         raise UsageError(f"no such data set: {unknown[0]}; use {', '.join(DATA_SETS)}")
+    if args.pairs and len(args.layers) != 2:
+        raise UsageError(f"--pairs needs two layers: --layers has {len(args.layers)}; give two")
     args.output_dir.mkdir(parents=True, exist_ok=True)
     paths = []
     for name in args.sets:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.allocations import peak_of_cpu_allocations
 from benchmarks.heads.datasets import draw_rows
 from benchmarks.heads.results_file import Results, Run, read_results, results_path
-from benchmarks.memory import peak_of_cpu_allocations
 from sot_base.errors import UsageError
 from sot_probe.command import ProbeSide, open_experiment, read_states
 from sot_probe.experiment import Choice, Experiment
-from sot_probe.grid import ProbeSettings, grid, training_words
+from sot_probe.grid import ProbeSettings, fits_pair, grid, training_words
 from sot_probe.layer_head import LayerHead
 
 __all__ = ["measure"]
@@ -75,15 +75,31 @@ def measure(name: str, args: argparse.Namespace, side: ProbeSide, labels: int | 
 def _settings_of_heads(args: argparse.Namespace, side: ProbeSide, labels: int | None) -> dict[str, Settings]:
     """For each head its settings by their command-line arguments."""
     found: dict[str, Settings] = {}
-    for setting in grid(args, side.layers, choose=False):
+    for setting in _grid(args, side.layers):
         side.create_head(setting.head_settings, {})  # reports mistakes before anything is trained
         (training,) = setting.training
         if labels is not None:
             steps = math.ceil(labels / training.batch_size)
             training = replace(training, epochs=max(training.epochs, math.ceil(LEAST_UPDATES / steps)))
-        words = [*setting.words[2:], *training_words(training)]
+        words = [*setting.words[2:], *_layer_words(setting, side.layers), *training_words(training)]
         found.setdefault(setting.head, {})[" ".join(words)] = replace(setting, training=(training,))
     return found
+
+
+def _grid(args: argparse.Namespace, layers: Sequence[int]) -> Iterator[ProbeSettings]:
+    """All settings of the heads, on each layer and on the pairs of layers that they can read."""
+    yield from grid(args, layers, choose=False)
+    for pair in args.pairs:
+        heads = [head for head in args.heads if fits_pair(head, pair)]
+        own = argparse.Namespace(**{**vars(args), "heads": heads, "layer_pair": pair})
+        yield from grid(own, layers, choose=False)
+
+
+def _layer_words(setting: ProbeSettings, layers: Sequence[int]) -> list[str]:
+    """The layers that a head reads as command-line arguments; none where there is one layer alone."""
+    if setting.pair:
+        return ["--layer-pair", setting.pair]
+    return ["--layers", str(layers[setting.layer])] if len(layers) > 1 else []
 
 
 def _continued(path: Path, expected: Results, heads: Mapping[str, Settings]) -> Results:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from sot_core.math.padding import clear_padding
 from sot_core.math.precision import at_least_float32, no_autocast
+from sot_core.names import FEATURE_NORMS, HEAD_NORMS
 
 __all__ = [
     "FEATURE_NORMS",
@@ -16,9 +17,6 @@ __all__ = [
     "create_feature_norm",
     "create_head_norm",
 ]
-
-HEAD_NORMS = ("none", "layer_norm")
-FEATURE_NORMS = ("none", "batch_norm")
 
 
 class HeadLayerNorm(nn.LayerNorm):

@@ -61,6 +61,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
     adds_losses = True
     takes_sets = True
+    sums_in_training = True
 
     def __init__(self, cfg: SentencePredictionMGCrPConfig, task: Any) -> None:
         super().__init__(task)
@@ -72,6 +73,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         elif getattr(task.cfg, "multi_label", False):
             self.kind = "sets"
         self.metric_names = METRIC_NAMES[self.kind]
+        self._class_weights: tuple[Any, Tensor] | None = None  # on the device of the last batch, and what they are of
         if cfg.class_weights is not None:
             parse_class_weights(cfg.class_weights)
             if self.kind == "numbers":
@@ -88,7 +90,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         targets = targets if self.kind == "sets" else targets.view(-1)
         weights = self._weights(logits[0])
         loss = torch.stack([self._loss(part, targets, weights) for part in logits]).sum()
-        sample_size = len(targets) if weights is None or self.kind == "sets" else float(weights[targets].sum())
+        sample_size = len(targets) if weights is None or self.kind == "sets" else _number(weights[targets].sum())
         log: dict[str, Any] = {
             "loss": loss.detach(),
             "ntokens": sample["ntokens"],
@@ -96,9 +98,9 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             "sample_size": sample_size,
         }
         if not model.training:
-            self._check_outputs(logits[0], sample)
-            predictions = self._predictions(logits[0])
-            predictions, targets = predictions.detach().cpu(), targets.cpu()
+            output, targets = logits[0].detach().cpu(), targets.cpu()
+            self._check_outputs(output, sample)
+            predictions = self._predictions(output)
             log["predictions"], log["targets"] = pack(self.kind, predictions, targets)
             log |= {"kind": self.kind, "num_classes": logits[0].shape[-1], "split": sample.get("split")}
             log["model"] = getattr(self.task, "run_name", "")
@@ -118,7 +120,12 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
     def _weights(self, logits: Tensor) -> Tensor | None:
         weights = getattr(self.task, "class_weights", None)
-        return None if weights is None else torch.tensor(weights, dtype=torch.float32, device=logits.device)
+        if weights is None:
+            return None
+        if self._class_weights is None or self._class_weights[0] != (weights, logits.device):
+            tensor = torch.tensor(weights, dtype=torch.float32, device=logits.device)
+            self._class_weights = (list(weights), logits.device), tensor
+        return self._class_weights[1]
 
     def _loss(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
         if self.kind == "numbers":
@@ -138,12 +145,12 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
         """Log the loss (in bits, as fairseq does) and the metrics over everything logged so far."""
-        sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
-        loss = sum(float(log.get("loss", 0)) for log in logging_outputs)
+        sample_size = sum(_double(log.get("sample_size", 0)) for log in logging_outputs)
+        loss = sum(_double(log.get("loss", 0)) for log in logging_outputs)
         metrics.log_scalar("loss", loss / (sample_size or 1) / math.log(2), sample_size, round=3)
         if any("correct" in log for log in logging_outputs):
-            correct = sum(int(log.get("correct", 0)) for log in logging_outputs)
-            rows = sum(log.get("nsentences", 0) for log in logging_outputs)
+            correct = sum(_double(log.get("correct", 0)) for log in logging_outputs)
+            rows = sum(_double(log.get("nsentences", 0)) for log in logging_outputs)
             metrics.log_scalar("accuracy", 100.0 * correct / max(rows, 1), rows, round=1)
         with_predictions = [log for log in logging_outputs if "predictions" in log]
         if not with_predictions:
@@ -161,8 +168,18 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return False: predictions are gathered, not summed."""
+        """Return False: in validation predictions are gathered; in training the task says that values are summed."""
         return False
+
+
+def _number(value: Tensor) -> Tensor | float:
+    """A sum that the host knows as a number; one on a GPU stays there, since reading it would wait."""
+    return float(value) if value.device.type == "cpu" else value
+
+
+def _double(value: Any) -> Any:
+    """A value that was logged: a tensor as a number, or on a GPU in double precision."""
+    return _number(value.double()) if isinstance(value, Tensor) else value
 
 
 class _Metric:

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -85,6 +86,12 @@ def _report_usage_errors() -> None:
     sys.excepthook = report
 
 
+def _raised_in(error: BaseException) -> str:
+    """Name of the function that raised an exception."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    return frames[-1].f_code.co_name if frames else ""
+
+
 def find_usage_error(error: BaseException | None) -> UsageError | None:
     """The user's mistake behind an exception, if there is one.
 
@@ -99,6 +106,8 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         return error
     if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
         return UsageError("this task needs another criterion: --criterion; give sentence_prediction_mgcrp")
+    if isinstance(last, FileNotFoundError) and _raised_in(last) == import_user_module.__name__:
+        return UsageError(f"no such folder: --user-dir {last}; give the folder of a plug-in")
     if message is None and isinstance(last, OSError):
         message = os_error_message(last)
     return None if message is None else UsageError(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -284,12 +285,18 @@ class SentencePredictionMGCrPTask(SentencePredictionTask):
             )
         return criterion
 
+    @staticmethod
+    def logging_outputs_can_be_summed(criterion: Any) -> bool:
+        """Whether processes sum what a criterion logs, instead of gathering it: in training, for this package's own."""
+        in_training = criterion.training and getattr(criterion, "sums_in_training", False)
+        return in_training or bool(criterion.logging_outputs_can_be_summed())
+
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """Update the parameters, each with its own learning rate."""
         with scaled_groups(optimizer) if self._scales_learning_rates else contextlib.nullcontext():
             optimizer.step()
 
-    @property
+    @functools.cached_property
     def run_name(self) -> str:
         """Head and seed, for messages about one of many runs."""
         head = "cls" if str(self.cfg.head_fusion) == "cls" else str(self.cfg.head_pooling)

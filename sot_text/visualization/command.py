@@ -12,64 +12,30 @@ import torch
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError
-from sot_text.glue import GLUE_TASKS, GlueTask, get_task
+from sot_text.glue import GlueTask, get_task
 from sot_text.read_input import read_lines, read_texts
 from sot_text.visualization.check import check_text
 from sot_text.visualization.explain import Explanation, explain, find_class
 from sot_text.visualization.picture import MAX_ITEMS, draw_items
 from sot_text.visualization.render import as_page, as_terminal
 from sot_text.visualization.text_model import TextModel
-from sot_visual.attribution import DEFAULT_METHOD, METHODS, attribute
+from sot_visual.attribution import attribute
 from sot_visual.check import check_table, draw_checks, usable_methods
 from sot_visual.figures import save_figure
-from sot_visual.model_view import PARTS
-from sot_visual.outputs import check_outputs, is_page
+from sot_visual.outputs import check_figure, check_outputs, is_page
 from sot_visual.plots import draw_spectrum
 from sot_visual.spectrum import record_spectrum
 
-__all__ = ["run_visualize", "visualize_parser"]
+__all__ = ["run_visualize"]
 
 Row = tuple[str, ...]
-
-
-def visualize_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The parser with the options that both commands share."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    add = parser.add_argument
-    add("checkpoint", help="the folder of a training, or a checkpoint in it")
-    add("input", nargs="?", default="-", help="a TSV file; default: lines of standard input")
-    add("--task", help=f"the GLUE task of the file ({', '.join(GLUE_TASKS)}); default: the model's")
-    add("--text-columns", metavar="A[,B]", help="names of one or two columns, as in the file's line 1")
-    add("--label-column", help="name of the column of labels, beside --text-columns")
-    add("--limit", type=_positive, default=200, help="maximum number of rows of the file (default: %(default)s)")
-    add("--method", choices=METHODS, default=DEFAULT_METHOD, help="how words are scored (default: %(default)s)")
-    add("--class", dest="target", metavar="NAME", help="class to explain; default: the predicted one")
-    add("--rows", nargs="+", choices=PARTS, help="parts of the logit to show; default: all of the model")
-    add("--output", nargs="+", metavar="FILE", help=".html, .png, .svg or .pdf; default: colours in the terminal")
-    add(
-        "--check",
-        action="store_true",
-        help="evaluate the methods on the texts; --output receives the curves",
-    )
-    add("--check-methods", nargs="+", choices=METHODS, help="methods to evaluate; default: all that the model supports")
-    add("--spectrum", metavar="FILE", help="only plot the singular values before and after the normalisation")
-    add("--batch-size", type=_positive, default=16, help="rows computed at once (default: %(default)s)")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    add("--device", default=device, help="cpu, cuda, cuda:1... (default here: %(default)s)")
-    return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
-    return int(text)
 
 
 def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, GlueTask | None, int | None]]) -> None:
     """Explain, or check, as the options say.
 
     Args:
-        args: The options of :func:`visualize_parser`.
+        args: The options of :func:`sot_text.command_options.visualize_parser`.
         load: Returns the model, its task and the number of texts in a row, each of the last two None if unknown.
 
     Raises:
@@ -77,6 +43,7 @@ def run_visualize(args: argparse.Namespace, load: Callable[[], tuple[TextModel, 
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     outputs = check_outputs(args.output or (), figures_only=args.check)
+    check_figure("--spectrum", args.spectrum)
     model, task, num_inputs = load()
     rows, truths = _read(args, get_task(args.task) if args.task else task, num_inputs)
     if not rows and (args.check or args.spectrum or outputs):

@@ -72,6 +72,18 @@ def test_a_head_that_is_added_has_the_rows_and_seeds_of_the_others(run, tmp_path
     assert found["gap-words"]["2"]["settings"] == max(tried, key=tried.get)
 
 
+def test_each_head_gets_the_best_layer_or_pair_of_layers(run, tmp_path):
+    run("SST-2", *TWO, "--layers", "1", "-1", "--pairs", "x_y", "--lr", "1e-3")
+    found = content(tmp_path / "out" / "SST-2.json")["heads"]
+    first, last, pair = "--layers 1", "--layers 2", "--layer-pair x_y"
+    for head, layers in (("gap-words", {first, last}), ("mgcrp-words", {first, last, pair})):
+        for own in found[head].values():
+            assert {re.search(r"--layers \d|--layer-pair \w+", words)[0] for words in own["tried"]} == layers
+            assert own["settings"] == max(own["tried"], key=own["tried"].get)
+    with pytest.raises(UsageError, match="--pairs needs two layers: --layers has 1; give two"):
+        run("SST-2", *TWO, "--pairs", "x_y")
+
+
 def test_labels_are_drawn_for_each_seed(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trainings, "LEAST_UPDATES", 6)
     run("SST-2", *TWO, "--labels", "20", "40", "--picture", tmp_path / "points.svg")

@@ -60,13 +60,14 @@ def run(copy, command, **variables):
 
 
 def test_a_pooling_in_20_lines(copy):
-    (_, code), (_, entry), (_, formula), (_, command) = blocks("Add a pooling in 20 lines")
+    (_, code), (_, entry), (_, name_entry), (_, formula), (_, command) = blocks("Add a pooling in 20 lines")
     assert len(code.splitlines()) <= 20
     pooling, build = copy / "sot_core" / "first_order_pooling.py", copy / "sot_core" / "build.py"
     pooling.write_text(f"{pooling.read_text()}\n\n{code}")
     name = re.search(r"class (\w+)", code)[1]
     insert(build, "from sot_core.first_order_pooling", f"from sot_core.first_order_pooling import {name}\n")
     patch(build, entry)
+    patch(copy / "sot_core" / "names.py", name_entry)
     patch(copy / "tests" / "sot_core" / "test_reference.py", formula)
     passed = re.search(r"(\d+) passed", run(copy, command))
     assert int(passed[1]) > 20

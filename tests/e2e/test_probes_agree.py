@@ -14,7 +14,7 @@ from sot_probe.options import add_probe_options
 from sot_probe.store import open_or_create
 from sot_probe.trainee import Candidate, TrainingSettings
 from sot_probe.training import Split, predict, train_heads
-from sot_text.probe_data import add_data_options
+from sot_text.command_options import add_data_options
 from tests.sot_fairseq.bert_files import VOCAB, random_bert, save_bert
 from tests.sot_fairseq.conftest import write_rows
 

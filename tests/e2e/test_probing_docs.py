@@ -8,7 +8,7 @@ import pytest
 from sot_core.options import HEAD_OPTIONS
 from sot_hf import TextClassifier
 from sot_probe.options import add_probe_options
-from sot_text.probe_data import add_data_options
+from sot_text.command_options import add_data_options
 from tests.support import REPOSITORY
 from tests.vision.conftest import make_image
 from vision import ImageClassifier

@@ -97,11 +97,15 @@ def command(data, save_dir, *words, criterion="sentence_prediction_mgcrp", arch=
     ]
 
 
+def parse(words):
+    """The configuration of a fairseq-train command."""
+    args = options.parse_args_and_arch(options.get_training_parser(), [str(word) for word in words])
+    return convert_namespace_to_omegaconf(args)
+
+
 def run_train(data, save_dir, *words, **options_):
     """Run fairseq-train in this process; returns the checkpoint it left."""
-    parser = options.get_training_parser()
-    args = options.parse_args_and_arch(parser, [str(word) for word in command(data, save_dir, *words, **options_)])
-    fairseq_train.main(convert_namespace_to_omegaconf(args))
+    fairseq_train.main(parse(command(data, save_dir, *words, **options_)))
     checkpoint = save_dir / "checkpoint_last.pt"
     return read_checkpoint(checkpoint, lazy=False) if checkpoint.exists() else None
 

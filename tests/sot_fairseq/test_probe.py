@@ -341,6 +341,9 @@ def test_usage_errors(run, glue, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run("--lr", "-1")
     assert "--lr: must be positive, got -1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("--batch-size", "1" + 20 * "0")
+    assert f"--batch-size: must be below {2**31}, got 1" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"num_heads must be a positive integer, got 0"):
         run("--mgcrp-heads", "2", "0", "--cache-dir", tmp_path / "empty")
     with pytest.raises(UsageError, match=r"no train.tsv: .*nowhere"):

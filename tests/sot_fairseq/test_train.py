@@ -1,5 +1,6 @@
 """``python -m sot_fairseq.train``: fairseq-train without what a training does not need."""
 
+import os
 import subprocess
 import sys
 
@@ -41,6 +42,21 @@ print("task", sklearn_metrics.accuracy_score(left, right))
 )
 def test_the_folder_of_a_plug_in_is_the_last_one_given(words, found):
     assert _user_dir(words) == found
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    words = [sys.executable, "-m", "sot_fairseq.train", "data", "--user-dir", "absent"]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    expected = f"error: no such folder: --user-dir {tmp_path / 'absent'}; give the folder of a plug-in"
+    assert done.stderr.splitlines()[-1] == expected
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import sot_fairseq
 from sot_base.errors import UsageError
 from sot_fairseq import visualize
 from sot_fairseq.prediction.text_model import FairseqTextModel
-from sot_text.visualization.command import visualize_parser
+from sot_text.command_options import visualize_parser
 from sot_text.visualization.explain import explain
 from sot_visual.attribution import METHODS
 from tests.sot_fairseq.conftest import run_train, write_rows

@@ -207,6 +207,7 @@ def test_mistakes(classifier, data, tmp_path):
         ({"device": "meta"}, "no such device: meta"),
         ({"layers": 7}, "no such layer: --layers 7"),
         ({"layers": []}, r"not a layer or a list of layers: layers \[\]; give whole numbers"),
+        ({"max_length": 2}, r"--max-length 2, but the model takes 3 to \d+ tokens; give one of these"),
         ({"layer_pair": "y_x"}, "no such pair: .*layer_pair='y_x'.; give one of words_cls, x_y"),
         ({"layer_pair": "x_y"}, r"layer_pair needs two layers: .*layers=0.; give two"),
         ({"layers": [1, -1], "layer_pair": "x_y"}, "not for layer_pair 'x_y': head 'gap-words'; give head='mgcrp'"),

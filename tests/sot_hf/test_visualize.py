@@ -92,6 +92,11 @@ def test_a_regression_shows_numbers(run, tmp_path):
         run(folder, "--check", text="the cat\n")
 
 
+def test_the_format_of_a_figure_is_checked_first(run, tmp_path):
+    with pytest.raises(UsageError, match=r"unknown format: --spectrum s.txt; give .png, .svg or .pdf"):
+        run(tmp_path / "absent", "--spectrum", "s.txt", text="the cat\n")
+
+
 def test_a_backbone_without_a_head_is_refused(run, bert_folder):
     with pytest.raises(UsageError, match="no trained head"):
         run(bert_folder, text="the cat\n")

@@ -175,6 +175,7 @@ def test_the_spectrum_is_drawn(named, tmp_path):
         (("--class", "green"), "no such class: --class green"),
         (("--output", "a.txt"), "unknown format: --output a.txt"),
         (("--check", "--output", "a.html"), "--check draws curves, not a page"),
+        (("--spectrum", "a.html"), "unknown format: --spectrum a.html; give .png, .svg or .pdf"),
     ],
 )
 def test_mistakes(named, words, message):

@@ -13,8 +13,7 @@ from sot_base.errors import UsageError
 from sot_base.small_files import read_json
 from sot_base.small_files import read_yaml as read_small_yaml
 from vision.cli.hvt_files import HVT_SIZES, is_hvt_config, translate_hvt_config
-from vision.cli.recipes import NO_RECIPE, find_recipe, is_saved_run, without_rivals
-from vision.cli.resolve_options import TOKEN_LABELING
+from vision.cli.recipes import NO_RECIPE, TOKEN_LABELING, find_recipe, is_saved_run, without_rivals
 
 __all__ = ["CONFIG_FOLDER", "Parser", "find_config", "given_options", "parse_args", "read_yaml"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from timm.utils import ParseKwargs
-
-from vision.data import DATASETS, PUBLISHED_DATASETS
-from vision.data.images import MAX_PIXELS
+from vision.data.names import DATASETS, MAX_PIXELS, PUBLISHED_DATASETS
 
 __all__ = [
     "KeyValues",
@@ -37,17 +35,25 @@ __all__ = [
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 
 
-class KeyValues(ParseKwargs):
+class KeyValues(argparse.Action):
     """timm's ``name=value ...``, also ``true`` and ``false``; an argument without ``=`` is an error."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        settings = {}
         for word in values:
             if "=" not in word:
                 parser.error(f"argument {option_string}: expected name=value, got {word!r}")
-        super().__call__(parser, namespace, values, option_string)
-        for name, value in getattr(namespace, self.dest).items():
-            if value in ("true", "false"):
-                getattr(namespace, self.dest)[name] = value == "true"
+            name, value = word.split("=", 1)
+            settings[name] = value == "true" if value in ("true", "false") else _plain_value(value)
+        setattr(namespace, self.dest, settings)
+
+
+def _plain_value(text: str) -> Any:
+    """A number, tuple, ... as Python writes it, or else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _number(kind: str, convert: type[int] | type[float], low: float, high: float) -> Callable[[str], Any]:

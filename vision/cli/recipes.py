@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-__all__ = ["NO_RECIPE", "find_recipe", "is_saved_run", "log_recipe", "without_rivals"]
+__all__ = ["NO_RECIPE", "TOKEN_LABELING", "find_recipe", "is_saved_run", "log_recipe", "without_rivals"]
 
 _logger = logging.getLogger(__name__)
 
 NO_RECIPE = "none"
+TOKEN_LABELING = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
 _RECIPES = {  # by patterns of models' names; None: the file is called like the model
     "sot_tiny": None,
     "sot_small": None,

@@ -9,10 +9,10 @@ from typing import Any
 from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
 from vision.cli.device import default_workers
+from vision.cli.recipes import TOKEN_LABELING
 
-__all__ = ["TOKEN_LABELING", "plain_options", "resolve_options"]
+__all__ = ["plain_options", "resolve_options"]
 
-TOKEN_LABELING = ("token_label_data", "token_label_size", "dense_weight", "cls_weight", "ground_truth", "mix_token")
 _RUNTIME = ("rank", "local_rank", "world_size", "distributed")
 
 

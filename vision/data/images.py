@@ -11,15 +11,15 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sot_base.errors import UsageError
+from vision.data.names import MAX_PIXELS
 
-__all__ = ["ENDINGS", "MAX_PIXELS", "ImageError", "decoded", "read_image", "to_rgb", "unreadable_reason"]
+__all__ = ["ENDINGS", "ImageError", "decoded", "read_image", "to_rgb", "unreadable_reason"]
 
 Image.init()
 _FOREIGN = {"EPS", "IPTC", "WMF"}  # run another program, or open any file within themselves
 _STUBS = {"BUFR", "GRIB", "HDF5", "MPEG"}  # Pillow recognises them, and cannot decode them
 FORMATS = tuple(name for name in Image.OPEN if name not in _FOREIGN | _STUBS)
 ENDINGS = tuple(sorted(end for end, name in Image.registered_extensions().items() if name in (*FORMATS, "MPO")))
-MAX_PIXELS = 89_478_485  # Pillow's advice: 256 MiB of RGB
 MAX_RATIO = 2000  # pixels per byte; a PNG of one colour has 1,000
 _BAND = 2**22  # pixels that are converted at a time: large images need no second copy in a wider type
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N", "I")  # Pillow reads signed 16-bit files as 32-bit "I"

@@ -22,7 +22,7 @@ from vision.data.classes import natural_order
 from vision.data.dataset import ImageSet, collate
 from vision.data.file_names import is_image_name
 from vision.data.files import FileTree, warn_of_left_out
-from vision.data.images import MAX_PIXELS
+from vision.data.names import MAX_PIXELS
 from vision.data.sources import TreeImages
 from vision.data.splits import find_split
 

@@ -16,15 +16,13 @@ from vision.data.cifar import CIFAR_FOLDERS, load_cifar
 from vision.data.classes import natural_order
 from vision.data.file_names import is_image_name
 from vision.data.files import FileTree, warn_of_left_out
-from vision.data.images import MAX_PIXELS, read_image
+from vision.data.images import read_image
+from vision.data.names import MAX_PIXELS
 from vision.data.splits import find_split
 
-__all__ = ["DATASETS", "PUBLISHED_DATASETS", "ArraySource", "FileSource", "Source", "TreeImages", "open_source"]
+__all__ = ["ArraySource", "FileSource", "Source", "TreeImages", "open_source"]
 
 _logger = logging.getLogger(__name__)
-
-DATASETS = ("folder", "cifar10", "cifar100", "digits")
-PUBLISHED_DATASETS = {"CIFAR": "cifar100", "IMNET": "folder"}  # names in HVT and DeiT
 
 
 class Source(Protocol):
@@ -170,7 +168,7 @@ def open_source(
         data_dir: A folder with split folders (``train``, ``val`` and their synonyms) or split tars (``train.tar``), a
             tar with split folders, a folder with CIFAR's files, or, for evaluation, a folder of class folders.
         split: ``train``, ``val``, or the name of a folder, or ``.`` for class folders directly in ``data_dir``.
-        dataset: A name in `DATASETS`; None: what ``data_dir`` looks like.
+        dataset: A name in `vision.data.names.DATASETS`; None: what ``data_dir`` looks like.
         download: Download CIFAR if it is missing.
         max_pixels: The largest image that is read; 0: any.
 

@@ -60,12 +60,13 @@ class ClassEvaluator(ClassificationEvaluator):
         if self.excluded is not None:
             output = output.float().masked_fill(self.excluded, float("-inf"))
         super().update(output, target)
-        num_classes, predicted = len(self.totals), output.argmax(1)
-        self.totals += torch.bincount(target, minlength=num_classes)
-        self.hits += torch.bincount(target[predicted == target], minlength=num_classes)
-        self.predicted += torch.bincount(predicted, minlength=num_classes)
+        predicted = output.argmax(1)
+        count = torch.ones_like(target)
+        self.totals.index_add_(0, target, count)
+        self.hits.index_add_(0, target, (predicted == target).to(count.dtype))
+        self.predicted.index_add_(0, predicted, count)
         if self.confusion is not None:
-            self.confusion += torch.bincount(target * num_classes + predicted, minlength=num_classes**2)
+            self.confusion.index_add_(0, target * len(self.totals) + predicted, count)
 
     def compute(self, distributed: bool = False) -> dict[str, float]:
         """Loss, top1 and top5 over all processes; the counts of each class are summed over them too.

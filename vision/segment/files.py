@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from sot_base.errors import UsageError
 from vision.data.file_names import is_image_name
 from vision.data.files import open_tree, warn_of_left_out
-from vision.data.images import MAX_PIXELS
+from vision.data.names import MAX_PIXELS
 
 __all__ = ["PairSource", "read_class_names"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vision.data.images import MAX_PIXELS, ImageError, decoded, unreadable_reason
+from vision.data.images import ImageError, decoded, unreadable_reason
+from vision.data.names import MAX_PIXELS
 
 __all__ = ["ADE20K", "LabelRules", "read_annotation", "read_values"]
 

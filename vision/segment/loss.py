@@ -61,9 +61,14 @@ class SegmentationLoss(nn.Module):
     def _count(self, classes: Tensor) -> Tensor:
         """Pixels that count, or their weights: the mean over the processes; 1 where there are none."""
         counted = classes != self.ignore_index
-        count = counted.sum() if self.class_weights is None else self.class_weights[classes[counted]].sum()
+        count = counted.sum() if self.class_weights is None else self._weigh(classes, counted)
         processes = 1
         if dist.is_initialized():
             dist.all_reduce(count)
             processes = dist.get_world_size()
         return torch.where(count > 0, count, 1) / processes
+
+    def _weigh(self, classes: Tensor, counted: Tensor) -> Tensor:
+        if classes.device.type == "cpu":
+            return self.class_weights[classes[counted]].sum()
+        return (self.class_weights[torch.where(counted, classes, 0)] * counted).sum()  # a selection would wait

@@ -37,8 +37,8 @@ class ConfusionMatrix:
             classes: True ones of the same shape, with ``ignore_index``.
         """
         counted = classes != self.ignore_index
-        pairs = classes[counted] * self.num_classes + predicted[counted]
-        self.counts += torch.bincount(pairs, minlength=self.num_classes**2).view_as(self.counts)
+        pairs = torch.where(counted, classes * self.num_classes + predicted, 0)
+        self.counts.view(-1).index_add_(0, pairs.flatten(), counted.flatten().to(self.counts.dtype))
 
     def reduce(self) -> None:
         """Add up the counts of all processes."""

@@ -15,13 +15,13 @@ from vision.cli.options import (
     add_dry_run,
     add_loading_options,
     add_output_options,
+    add_reading_options,
     fraction,
     non_negative,
     non_negative_int,
     positive_int,
     seed,
 )
-from vision.segment.neck import NECKS
 
 __all__ = [
     "add_checkpoint_options",
@@ -30,10 +30,14 @@ __all__ = [
     "add_model_options",
     "check_options",
     "given_recipe",
+    "predict_parser",
+    "summary_parser",
     "train_parser",
+    "validate_parser",
 ]
 
 SCHEDULES = ("poly", "cosine", "constant")
+NECKS = ("side", "pyramid")
 
 
 def positive(text: str) -> float:
@@ -60,7 +64,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--drop", type=fraction, default=0.1, help="dropout of channels before the classifiers")
     add("--drop-path", type=fraction, help="stochastic depth; default: as published, 0.1 0.2 0.5")
     add("--crop-size", type=positive_int, default=512, help="height and width of crops and windows in pixels")
-    add("--neck", choices=tuple(NECKS), default="side", help="side: as published; pyramid: the usual one")
+    add("--neck", choices=NECKS, default="side", help="side: as published; pyramid: the usual one")
     add("--out-indices", type=non_negative_int, nargs=4, help="the four blocks, from 0; default: --neck's")
     add("--last-channels", type=positive_int, default=2048, help="channels of the last map of --neck side")
     add("--decoder-channels", type=positive_int, help="decoder width; default: 256, or 512 for tokens of 768 or more")
@@ -187,3 +191,46 @@ def check_options(args: argparse.Namespace) -> None:
     if args.short_side is None:
         args.short_side = args.crop_size
     args.min_lr = min(args.min_lr, args.lr)
+
+
+def validate_parser() -> Parser:
+    """The parser of ``vision/segment/validate.py``."""
+    parser = Parser(prog="validate.py", description="Validate UperNet.")
+    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder with images/ and annotations/")
+    parser.add_argument("--config", help="YAML file of options")
+    add_dry_run(parser)
+    add_checkpoint_options(parser)
+    add_data_options(parser)
+    add_inference_options(parser)
+    add_device_options(parser)
+    parser.set_defaults(amp_dtype=None)  # as in training
+    parser.add_argument("--per-class", help="CSV file: pixels, IoU and accuracy of each class")
+    parser.add_argument("--results", help="JSON file of the metrics")
+    return parser
+
+
+def predict_parser() -> Parser:
+    """The parser of ``vision/segment/predict.py``."""
+    parser = Parser(prog="predict.py", description="Segment images.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--output", help="folder to write to: NAME.png and NAME_color.png")
+    parser.add_argument("--palette", help="text file of colours, #rrggbb or three numbers, one a line and class")
+    parser.add_argument("--overlay", action="store_true", help="also NAME_overlay.png, the colours over the image")
+    add_reading_options(parser.add_argument)
+    add_checkpoint_options(parser)
+    add_inference_options(parser)
+    add_device_options(parser)
+    parser.set_defaults(amp_dtype=None)  # as in training
+    parser.set_defaults(data_dir=None)
+    return parser
+
+
+def summary_parser() -> Parser:
+    """The parser of ``vision/segment/summary.py``."""
+    parser = Parser(prog="summary.py", description="Parameters of UperNet on vision transformers.")
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--num-classes", type=positive_int, default=150, help="classes")
+    add_model_options(parser)
+    parser.set_defaults(model=None)
+    return parser

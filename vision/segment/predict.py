@@ -13,6 +13,12 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from sot_base.command_help import show_help
+from vision.segment.options import predict_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(predict_parser)
+
 import numpy as np
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
@@ -20,36 +26,17 @@ from tqdm import tqdm
 
 from sot_base.atomic import atomic_file
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import init_device, memory_format
-from vision.cli.options import add_device_options, add_reading_options
 from vision.data import BadImages
 from vision.data.dataset import BadImage
 from vision.data.files import find_images
 from vision.data.images import ImageError, read_image
 from vision.segment.inference import create_pixel_predict
 from vision.segment.load_trained import as_trained, load_segmenter
-from vision.segment.options import add_checkpoint_options, add_inference_options
 from vision.segment.palette import bit_palette, read_palette
 
 __all__ = ["main", "name_results", "plan_results", "predict", "predict_parser"]
-
-
-def predict_parser() -> Parser:
-    """The parser of ``vision/segment/predict.py``."""
-    parser = Parser(prog="predict.py", description="Segment images.")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files and folders")
-    parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--output", help="folder to write to: NAME.png and NAME_color.png")
-    parser.add_argument("--palette", help="text file of colours, #rrggbb or three numbers, one a line and class")
-    parser.add_argument("--overlay", action="store_true", help="also NAME_overlay.png, the colours over the image")
-    add_reading_options(parser.add_argument)
-    add_checkpoint_options(parser)
-    add_inference_options(parser)
-    add_device_options(parser)
-    parser.set_defaults(amp_dtype=None)  # as in training
-    parser.set_defaults(data_dir=None)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:

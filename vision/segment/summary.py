@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sot_base.command_help import show_help
+from vision.segment.options import summary_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(summary_parser)
+
 import torch
 from torch import nn
 
 from sot_base.errors import run_main
-from vision.cli.config_file import Parser, parse_args
-from vision.cli.options import positive_int
+from vision.cli.config_file import parse_args
 from vision.segment.build import build_segmenter
-from vision.segment.options import add_model_options, given_recipe
+from vision.segment.options import given_recipe
 
 __all__ = ["PUBLISHED", "count_parts", "main"]
 
@@ -39,12 +44,7 @@ def count_parts(model: nn.Module) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = Parser(prog="summary.py", description="Parameters of UperNet on vision transformers.")
-    parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--num-classes", type=positive_int, default=150, help="classes")
-    add_model_options(parser)
-    parser.set_defaults(model=None)
-    args = parse_args(parser, argv)
+    args = parse_args(summary_parser(), argv)
     rows = [("model", "backbone M", "neck", "decoder", "auxiliary", "all", "published")]
     for name in [args.model] if args.model else PUBLISHED:
         args.model = name

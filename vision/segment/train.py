@@ -15,6 +15,12 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from sot_base.command_help import show_help
+from vision.segment.options import train_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(train_parser)
+
 from sot_base.errors import run_main
 from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes

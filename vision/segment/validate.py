@@ -17,15 +17,20 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file: the import root is the repository, not this folder
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from sot_base.command_help import show_help
+from vision.segment.options import validate_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(validate_parser)
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
 from sot_base.errors import UsageError, run_main
-from vision.cli.config_file import Parser, parse_args
+from vision.cli.config_file import parse_args
 from vision.cli.device import command_processes, default_workers, init_device, memory_format
-from vision.cli.options import add_device_options, add_dry_run
 from vision.cli.run_files import write_json, write_rows
 from vision.data import BadImages, Loader
 from vision.evaluation.dry_run import dry_run
@@ -35,25 +40,8 @@ from vision.segment.files import PairSource
 from vision.segment.inference import Inference, create_pixel_predict
 from vision.segment.load_trained import Segmenter, as_trained, load_segmenter
 from vision.segment.metrics import ConfusionMatrix, require_pixels
-from vision.segment.options import add_checkpoint_options, add_data_options, add_inference_options
 
 __all__ = ["main", "validate", "validate_parser"]
-
-
-def validate_parser() -> Parser:
-    """The parser of ``vision/segment/validate.py``."""
-    parser = Parser(prog="validate.py", description="Validate UperNet.")
-    parser.add_argument("data_dir", nargs="?", metavar="DIR", help="folder with images/ and annotations/")
-    parser.add_argument("--config", help="YAML file of options")
-    add_dry_run(parser)
-    add_checkpoint_options(parser)
-    add_data_options(parser)
-    add_inference_options(parser)
-    add_device_options(parser)
-    parser.set_defaults(amp_dtype=None)  # as in training
-    parser.add_argument("--per-class", help="CSV file: pixels, IoU and accuracy of each class")
-    parser.add_argument("--results", help="JSON file of the metrics")
-    return parser
 
 
 @command_processes()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sot_base.later_values import send
 from vision.token_label.read_maps import LabelMap
 
 __all__ = ["TokenLabelTarget", "cell_weights", "make_targets"]
@@ -91,7 +92,9 @@ def cell_weights(
     y, share_y = _sample(points_y, rows, device)  # (B, rows, Sy), (B, Sy)
     x, y = x[:, None, :, None, :], y[:, :, None, :, None]
     weight = share_y[:, None, None, :, None] * share_x[:, None, None, None, :]  # (B, 1, 1, Sy, Sx)
-    places = [_move(frame, x, y) for frame in frames.float().to(device).unbind(1)]  # two of (B, rows, columns, Sy, Sx)
+    places = [
+        _move(frame, x, y) for frame in send(frames.float(), device).unbind(1)
+    ]  # two of (B, rows, columns, Sy, Sx)
     for u, v in places:
         weight = weight * _is_inside(u) * _is_inside(v)
     u, v = (place.flatten(3, 4).flatten(1, 2) for place in places[0])  # on the map, (B, N, Sy * Sx)
@@ -116,7 +119,7 @@ def _sample(counts: Tensor, patches: int, device: torch.device | None) -> tuple[
 
     S is the largest of the ``counts``; surplus points of an image have a share of 0.
     """
-    steps, counts = int(counts.max()), counts.to(device)
+    steps, counts = int(counts.max()), send(counts, device)
     step = torch.arange(steps, device=counts.device)
     offset = (step + 0.5) / counts[:, None]
     patch = torch.arange(patches, device=counts.device)

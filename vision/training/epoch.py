@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from timm.utils import dispatch_clip_grad
@@ -39,7 +40,8 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
         The mean loss of the epoch's images over all processes and its parts, unreadable images, skipped updates.
 
     Raises:
-        NonFiniteError: at the first loss that is not finite, before it can change a weight.
+        NonFiniteError: at the first loss that is not finite; on the CPU before it can change a weight, on a GPU some
+            steps later, before anything is saved or evaluated.
         UsageError: if no image of the epoch can be read.
         ImageError: for an unreadable image, where that is an error.
     """
@@ -62,6 +64,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
         _update(trainer, progress, learn=progress.images > images_at_update)
         images_at_update = progress.images
         if progress.updates % trainer.options.log_interval == 0:
+            trainer.losses.settle()
             speed = (progress.images - images_before) / (time.perf_counter() - start)
             _logger.info(
                 f"{trainer.place(progress)}: loss {progress.mean_loss:.4f}, lr {trainer.lr:.3e}, {speed:.1f} images/s"
@@ -70,6 +73,7 @@ def train_one_epoch(trainer: Trainer, progress: Progress) -> dict[str, float]:
             trainer.after_update(progress)
         if trainer.done(progress):
             break
+    trainer.losses.settle()
     return _summarize(trainer, progress)
 
 
@@ -110,38 +114,32 @@ def _train_step(trainer: Trainer, progress: Progress, images: Tensor, targets: A
             with session.autocast():
                 outputs = trainer.task(images, targets)
             loss, parts = outputs["loss"], outputs.get("parts", {})
-            read_losses = _start_reading(torch.stack([loss, *parts.values()]).detach())
             session.scaler.scale(loss * share).backward()
-        value, *part_values = read_losses()
-        if not np.isfinite(value):
-            raise _not_finite(trainer, progress, images, value)
-    progress.loss_sum += value * count
-    for name, part in zip(parts, part_values, strict=True):
-        progress.part_sums[name] = progress.part_sums.get(name, 0.0) + part * count
+        place = trainer.place_and_rate(progress)
+        trainer.losses.read(
+            torch.stack([loss, *parts.values()]).detach(),
+            partial(_count_losses, trainer, progress, place, images, list(parts)),
+        )
     progress.images += count
 
 
-def _start_reading(losses: Tensor) -> Callable[[], list[float]]:
-    """Copy losses to the host without waiting for what is computed after them."""
-    if losses.device.type != "cuda":
-        return losses.tolist
-    host = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
-    host.copy_(losses, non_blocking=True)
-    copied = torch.cuda.Event()
-    copied.record()
-
-    def read() -> list[float]:
-        copied.synchronize()
-        return host.tolist()
-
-    return read
+def _count_losses(
+    trainer: Trainer, progress: Progress, place: str, images: Tensor, names: Sequence[str], losses: Sequence[float]
+) -> None:
+    """Add the losses of a step, the whole one and its parts, to the epoch's."""
+    value, *part_values = losses
+    if not math.isfinite(value):
+        raise _not_finite(trainer, place, images, value)
+    progress.loss_sum += value * len(images)
+    for name, part in zip(names, part_values, strict=True):
+        progress.part_sums[name] = progress.part_sums.get(name, 0.0) + part * len(images)
 
 
-def _not_finite(trainer: Trainer, progress: Progress, images: Tensor, value: float) -> NonFiniteError:
+def _not_finite(trainer: Trainer, place: str, images: Tensor, value: float) -> NonFiniteError:
     with trainer.session.autocast():
         culprit = find_culprit(trainer.model, images)
     return NonFiniteError(
-        f"the loss is {value}: {trainer.place_and_rate(progress)}, first in {culprit}; "
+        f"the loss is {value}: {place}, first in {culprit}; "
         f"lower --lr, lengthen --warmup-{trainer.session.unit}s or set --clip-grad"
     )
 

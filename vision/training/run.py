@@ -49,6 +49,7 @@ def train(session: Session, name: str | None = None) -> Result | None:
         def after_update(progress: Progress) -> None:
             signals.check()
             if interval and progress.updates % interval == 0:
+                trainer.losses.settle()
                 check_parameters(trainer.model, trainer.place_and_rate(progress))
                 files.save_within_epoch(progress)
 
@@ -65,6 +66,7 @@ def train(session: Session, name: str | None = None) -> Result | None:
 
 def _save_and_exit(stop: Stop, trainer: Trainer, progress: Progress, files: RunFiles) -> None:
     """Save between two updates, and end the program as the signal would have."""
+    trainer.losses.settle()
     check_parameters(trainer.model, trainer.place_and_rate(progress))
     files.save_within_epoch(progress)
     if files.folder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from timm.scheduler.scheduler import Scheduler
 from timm.utils import unwrap_model
 from torch import nn
 
+from sot_base.later_values import LaterValues
 from vision.training.progress import Progress
 from vision.training.schedule import current_lr
 from vision.training.session import Session
@@ -31,6 +32,7 @@ class Trainer:
         optimizer: The optimizer.
         scheduler: Sets the learning rate after each update.
         after_update: Called after each update but the last one of an epoch.
+        losses: The losses of steps, which ``progress`` counts when they have arrived from a GPU.
     """
 
     session: Session
@@ -39,6 +41,7 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scheduler: Scheduler | None = None
     after_update: Callable[[Progress], None] = lambda progress: None
+    losses: LaterValues = field(default_factory=LaterValues)
 
     @property
     def options(self) -> Namespace:

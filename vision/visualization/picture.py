@@ -17,9 +17,7 @@ from vision.visualization.explain import ImageExplanation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MAX_COLUMNS", "CaptionedImage", "draw_images", "image_page"]
-
-MAX_COLUMNS = 12  # of one picture
+__all__ = ["CaptionedImage", "draw_images", "image_page"]
 
 
 @dataclass(frozen=True)
