@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.heads.datasets import HEADS
 from benchmarks.heads.results_file import Results
-from benchmarks.heads.statistics import Comparison, average_ranks, compare, holm, resample
+from benchmarks.statistics import Comparison, average_ranks, compare, format_interval, format_p, holm, resample
 from sot_base.errors import UsageError
 from sot_base.markdown import markdown_table
 from sot_visual.figures import new_figure, save_figure
@@ -42,7 +42,11 @@ def set_table(results: Results, reference: str) -> str:
         values = results.values(head)
         cells = [head, f"{statistics.fmean(values):.2f}", f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"]
         own = compared.get(head)
-        cells += ["-"] * 3 if own is None else [_interval(own), _p(by_seeds[head]), _p(by_items[head])]
+        cells += (
+            ["-"] * 3
+            if own is None
+            else [format_interval(*own[:3]), format_p(by_seeds[head]), format_p(by_items[head])]
+        )
         rows.append((*cells, *_costs(results, head)))
     return f"{title(results)}\n\n{markdown_table(rows)}"
 
@@ -129,17 +133,6 @@ def _short(head: str) -> str:
 def _column(results: Results) -> str:
     labels = results.protocol["labels"]
     return results.name if labels is None else f"{results.name}, {labels} labels"
-
-
-def _interval(own: Comparison) -> str:
-    interval = "" if math.isnan(own.low) else f" [{own.low:+.2f}, {own.high:+.2f}]"
-    return f"{own.difference:+.2f}{interval}"
-
-
-def _p(value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def by_name(files: Iterable[Results]) -> list[Results]:

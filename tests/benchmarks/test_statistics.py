@@ -1,11 +1,11 @@
-"""The statistics of ``benchmarks.heads`` against scipy, scikit-learn and values computed by hand."""
+"""``benchmarks.statistics`` against scipy, scikit-learn and values computed by hand."""
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
-from benchmarks.heads.statistics import METRICS, average_ranks, compare, holm, resample
+from benchmarks.statistics import METRICS, average_ranks, compare, holm, resample
 from sot_base.errors import UsageError
 
 FLAT = np.zeros(9)

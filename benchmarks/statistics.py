@@ -1,4 +1,4 @@
-"""Paired comparisons of heads over seeds and over test items, corrected for their number, and average ranks.
+"""Paired comparisons over seeds and over test items, corrected for their number, and average ranks.
 
 - Over seeds: the t test on the differences of the seeds, and its confidence interval. It says whether another training
   on the same rows would give the same order, and takes the test items as given.
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,10 +18,37 @@ from scipy import stats
 
 from sot_base.errors import UsageError
 
-__all__ = ["METRICS", "Comparison", "average_ranks", "compare", "holm", "resample"]
+__all__ = [
+    "METRICS",
+    "Comparison",
+    "PairedT",
+    "average_ranks",
+    "compare",
+    "format_interval",
+    "format_p",
+    "holm",
+    "paired_t",
+    "resample",
+]
 
 SAMPLES = 10_000  # of the bootstrap
 AT_ONCE = 500
+
+
+class PairedT(NamedTuple):
+    """The paired t test of two settings with the same seeds.
+
+    Attributes:
+        difference: Mean difference.
+        low: Lower end of its 95 % confidence interval; NaN with one seed.
+        high: Upper end.
+        p: Two-sided p value; NaN with one seed.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
 
 
 class Comparison(NamedTuple):
@@ -99,6 +127,22 @@ def resample(
     return {head: np.concatenate(part) for head, part in parts.items()}
 
 
+def paired_t(first: Sequence[float], second: Sequence[float]) -> PairedT:
+    """Compare two settings over the seeds.
+
+    Args:
+        first: Value of the first setting with each seed.
+        second: Value of the second one with the same seeds.
+    """
+    differences = np.asarray(first) - np.asarray(second)
+    mean, low, high, p = float(differences.mean()), np.nan, np.nan, np.nan
+    if len(differences) > 1:
+        error = stats.sem(differences)
+        low, high = mean + error * stats.t.ppf([0.025, 0.975], len(differences) - 1)
+        p = stats.ttest_1samp(differences, 0.0).pvalue if error > 0 else float(mean == 0)
+    return PairedT(mean, float(low), float(high), float(p))
+
+
 def compare(
     first: Sequence[float], second: Sequence[float], first_samples: np.ndarray, second_samples: np.ndarray
 ) -> Comparison:
@@ -110,16 +154,11 @@ def compare(
         first_samples: Metric of the first head on each bootstrap sample of the items, see `resample`.
         second_samples: Of the second head on the same samples.
     """
-    differences = np.asarray(first) - np.asarray(second)
-    mean, low, high, p_seeds = float(differences.mean()), np.nan, np.nan, np.nan
-    if len(differences) > 1:
-        error = stats.sem(differences)
-        low, high = mean + error * stats.t.ppf([0.025, 0.975], len(differences) - 1)
-        p_seeds = stats.ttest_1samp(differences, 0.0).pvalue if error > 0 else float(mean == 0)
+    by_seeds = paired_t(first, second)
     gaps = first_samples - second_samples
     beyond = 1 + min((gaps <= 0).sum(), (gaps >= 0).sum())
     p_items = min(1.0, 2.0 * beyond / (1 + len(gaps)))
-    return Comparison(mean, float(low), float(high), float(p_seeds), float(p_items))
+    return Comparison(*by_seeds, float(p_items))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -147,3 +186,16 @@ def average_ranks(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
     heads = [head for head in means[0] if all(head in own for own in means)]
     ranks = [stats.rankdata([-own[head] for head in heads]) for own in means]
     return dict(zip(heads, np.mean(ranks, axis=0).tolist(), strict=True))
+
+
+def format_interval(difference: float, low: float, high: float) -> str:
+    """A difference with its interval, such as ``+1.52 [+0.30, +2.74]``; the interval is left out if it is NaN."""
+    interval = "" if math.isnan(low) else f" [{low:+.2f}, {high:+.2f}]"
+    return f"{difference:+.2f}{interval}"
+
+
+def format_p(value: float) -> str:
+    """A p value in a table; ``-`` if it is NaN."""
+    if math.isnan(value):
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
