@@ -9,7 +9,7 @@ r"""Compare classification heads on frozen encoders over data sets, seeds and nu
 The first commands train the heads and print the tables of their sets, the last one prints all tables and draws the
 picture. ``OUTPUT_DIR/SET.json`` is written after each seed; the same command continues it. Options of heads and of the
 training take several values; each head gets the combination with the best metric on held-out training rows. The test
-rows are read once for each training, at its end. docs/results.md has the protocol and the results.
+rows are read once for each training, at its end. docs/frozen_encoders.md has the protocol and the results.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ HEADS = {
 def _open_text(args: Namespace, *words: str) -> HuggingFaceProbe:
     given = {"--encoder": args.text_encoder, "--max-length": args.max_length, "--device": args.device}
     layers = ["--layers", *map(str, args.layers)]
-    return HuggingFaceProbe(text_probe.probe_parser("").parse_args([*words, *layers, *_words(given)]))
+    return HuggingFaceProbe(text_probe.probe_parser(text_probe.__doc__).parse_args([*words, *layers, *_words(given)]))
 
 
 def _open_glue(task: str, args: Namespace) -> HuggingFaceProbe:

@@ -83,8 +83,8 @@ def draw_accuracy(files: Sequence[Results], path: Path) -> None:
     Raises:
         UsageError: if matplotlib is not installed or does not know the format.
     """
-    columns = min(PANELS_IN_A_ROW, len(files))
-    lines = math.ceil(len(files) / columns)
+    lines = math.ceil(len(files) / PANELS_IN_A_ROW)
+    columns = math.ceil(len(files) / lines)
     figure = new_figure(3.0 * columns, 2.6 * lines)
     panels = np.atleast_1d(figure.subplots(lines, columns)).ravel()
     for axes, results in zip(panels, files, strict=False):

@@ -141,7 +141,7 @@ def test_wrong_files_are_refused(tmp_path, capsys, text, message):
 
 
 def test_the_commands_of_the_documentation_are_understood():
-    text = (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = (REPOSITORY / "docs" / "frozen_encoders.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^python -m benchmarks.heads (.*)$", text, flags=re.MULTILINE)
     assert len(commands) > 2
     for command in commands:
