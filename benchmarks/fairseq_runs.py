@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
 from fairseq.trainer import Trainer
 from fairseq_cli.train import validate
 
@@ -36,6 +37,7 @@ class FairseqRun(NamedTuple):
 
     def validate(self) -> dict[str, float]:
         """Loss and accuracy of the validation rows, by fairseq's own loop."""
+        metrics.reset()  # fairseq keeps its meters in the process, and those of another criterion do not fit
         found = {}
 
         def keep(_: Any, stats: Any, __: Any) -> None:
@@ -47,6 +49,7 @@ class FairseqRun(NamedTuple):
 
     def train_epoch(self, steps: int | None = None) -> None:
         """Train an epoch, or its first steps."""
+        metrics.reset()
         self.trainer.begin_epoch(self.batches.next_epoch_idx)
         for batch in itertools.islice(self.batches.next_epoch_itr(shuffle=True), steps):
             self.trainer.train_step([batch])

@@ -20,7 +20,7 @@ def test_without_words_every_option_is_the_default_of_the_configuration():
 
 
 def test_every_field_is_reachable_but_those_that_the_side_decides():
-    by_side = {"embed_dim", "num_classes", "has_cls_token"}
+    by_side = {"embed_dim", "num_classes", "has_cls_token", "two_layers"}
     fields = {field.name for field in dataclasses.fields(HeadConfig) if not field.name.startswith("cls_pooler")}
     assert {option.field for option in HEAD_OPTIONS} == fields - by_side
 
