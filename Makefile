@@ -48,7 +48,7 @@ lint: install
 typecheck: install
 	$(BIN)/mypy
 
-# Speed and memory beside the peers, without a GPU or data from elsewhere: about a quarter of an hour.
+# Speed and memory beside the peers, without a GPU or data from elsewhere.
 BENCH = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 bench: install
 	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 3
