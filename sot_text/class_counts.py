@@ -72,7 +72,7 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
         raise ValueError(f"need class indices, got {predictions.dtype} and {targets.dtype}")
     right = predictions == targets
     parts = (targets[right], predictions, targets)
-    table = np.stack([np.bincount(part, minlength=max(num_classes, 2)) for part in parts])
+    table = np.array([np.bincount(part, minlength=max(num_classes, 2)) for part in parts])
     return ClassCounts(table, int(right.sum()), len(targets))
 
 

@@ -4,8 +4,9 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from sot_base.class_weights import parse_class_weights
 from sot_base.errors import UsageError
-from sot_fairseq.criterions.outputs import TargetKind, pack, unpack
 from sot_fairseq.tasks.task_config import option
 from sot_text.class_counts import CLASS_METRICS, ClassCounts, count_classes
 from sot_text.glue import MULTI_LABEL_METRICS, NUMBER_METRICS
@@ -25,6 +25,7 @@ __all__ = ["SentencePredictionMGCrPConfig", "SentencePredictionMGCrPCriterion"]
 
 logger = logging.getLogger(__name__)
 
+TargetKind = Literal["classes", "sets", "numbers"]
 METRIC_NAMES: dict[TargetKind, tuple[str, ...]] = {
     "classes": ("accuracy", "f1", "mcc", "acc_and_f1"),
     "sets": MULTI_LABEL_METRICS,
@@ -98,22 +99,28 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             "sample_size": sample_size,
         }
         if not model.training:
-            output, targets = logits[0].detach().cpu(), targets.cpu()
+            output = logits[0].detach().float().cpu()
             self._check_outputs(output, sample)
-            predictions = self._predictions(output)
-            log["predictions"], log["targets"] = pack(self.kind, predictions, targets)
-            log |= {"kind": self.kind, "num_classes": logits[0].shape[-1], "split": sample.get("split")}
-            log["model"] = getattr(self.task, "run_name", "")
-            names = getattr(self.task, "label_names", ())
-            log["first"] = tuple(value_name(values[0].numpy(), names) for values in (predictions, targets))
+            log |= self._measured(self._predictions(output).numpy(), targets.cpu().numpy(), output.shape[-1])
+            log |= {"split": sample.get("split"), "model": getattr(self.task, "run_name", "")}
         elif self.kind != "numbers":
             right = self._predictions(sum(logits)) == targets
             log["correct"] = right.view(len(targets), -1).all(dim=1).sum()
         return loss, sample_size, log
 
+    def _measured(self, predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> dict[str, Any]:
+        """What the metrics need of a batch, small enough to be gathered from all processes."""
+        names = getattr(self.task, "label_names", ())
+        log = {"kind": self.kind, "first": tuple(value_name(values[0], names) for values in (predictions, targets))}
+        if self.kind == "numbers":
+            return log | {"predictions": predictions, "targets": targets.astype(np.float64)}
+        if self.kind == "sets":
+            targets = targets.astype(bool)
+        return log | {"counts": count_classes(predictions, targets, num_classes).to_array()}
+
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
         """Refuse to measure non-finite outputs: the predicted classes would look like any others."""
-        if not logits.isfinite().all():
+        if not np.isfinite(logits.numpy()).all():
             split = (sample.get("split") or ("?",))[0]
             name = getattr(self.task, "run_name", "")
             raise UsageError(f"outputs for split {split!r} are not finite: {name}; lower --lr, or leave out --fp16")
@@ -152,17 +159,15 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             correct = sum(_double(log.get("correct", 0)) for log in logging_outputs)
             rows = sum(_double(log.get("nsentences", 0)) for log in logging_outputs)
             metrics.log_scalar("accuracy", 100.0 * correct / max(rows, 1), rows, round=1)
-        with_predictions = [log for log in logging_outputs if "predictions" in log]
-        if not with_predictions:
+        measured = [log for log in logging_outputs if "kind" in log]
+        if not measured:
             return
-        first = with_predictions[0]
-        arrays = [unpack(first["kind"], log) for log in with_predictions]
+        first = measured[0]
         if first["kind"] == "numbers":
-            for key, values in zip(("_predictions", "_targets"), zip(*arrays, strict=True), strict=True):
-                metrics.log_concat_tensor(key, torch.cat([torch.from_numpy(part) for part in values]))
+            for key in ("predictions", "targets"):
+                metrics.log_concat_tensor(f"_{key}", torch.cat([torch.from_numpy(log[key]) for log in measured]))
         else:
-            counts = sum(count_classes(*pair, first["num_classes"]).to_array() for pair in arrays)
-            metrics.log_scalar_sum("_counts", torch.from_numpy(counts))
+            metrics.log_scalar_sum("_counts", torch.from_numpy(sum(log["counts"] for log in measured)))
         for number, name in enumerate(METRIC_NAMES[first["kind"]]):
             metrics.log_derived(name, _Metric(name, first, warns=number == 0))
 
