@@ -3,6 +3,9 @@
 One step is a head alone: forward, cross entropy, backward to the tokens and all parameters. float32 on the CPU; on a
 GPU bf16 tokens under bf16 autocast.
 
+- Contenders: the head, the same with torch's own linear layer in place of the projection that leaves class token and
+  padding out, the formula written out naively, and a linear head. All but the last have the same weights.
+- Floor: the products of the linear layers, on the valid tokens alone; no covariance, no normalisation.
 - Padding: sentences of lengths drawn evenly, the first one full; ``--padding`` says which shares of it are measured.
 - Time: median over the repetitions, more of them for short steps; the contenders take turns in each. With one CPU
   thread it is the CPU time of that thread, which other work on the machine changes least, else the wall time.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +30,7 @@ from benchmarks.allocations import peak_of_cpu_allocations
 from benchmarks.report import Report, benchmark_parser
 from benchmarks.timing import median_seconds, seconds
 from sot_core import ClassificationHead, HeadConfig
+from sot_core.math import token_projection
 
 
 class Shape(NamedTuple):
@@ -99,6 +104,19 @@ class NaiveHead(nn.Module):
         return all_u @ all_s @ all_v.transpose(1, 2) + residual / (s.pow(1.0 - alpha) + 1e-5)
 
 
+class PlainProjection(nn.Module):
+    """A head that projects as it does where a compiler records its operations: with torch's linear layer."""
+
+    def __init__(self, head: ClassificationHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        with mock.patch.object(token_projection, "is_recorded", return_value=True):
+            logits: Tensor = self.head(tokens, padding_mask)
+            return logits
+
+
 class Contender:
     """A head with its tokens and labels, ready to take steps."""
 
@@ -145,6 +163,28 @@ class Contender:
         return sum(leaf.grad.nbytes for leaf in self.leaves if leaf.grad is not None)
 
 
+class Floor(Contender):
+    """The linear layers of the naive head, each on its own input: what every form of the head has to compute."""
+
+    def __init__(self, shape: Shape, device: torch.device, padding: float) -> None:
+        head = NaiveHead(shape).to(device)
+        super().__init__(head, shape, device, False, padding)
+        cls, words = torch.split(self.tokens.detach(), [1, shape.tokens], dim=1)
+        valid = words.flatten(0, 1) if self.mask is None else words[~self.mask[:, 1:]]
+        pooled = self.tokens.new_zeros(shape.batch, head.word_fc.in_features)
+        self.inputs = {head.cls_fc: cls[:, 0].clone(), head.word_fc: pooled, head.proj: valid.clone()}
+        self.leaves = [value.requires_grad_() for value in self.inputs.values()] + list(head.parameters())
+        self.grad = torch.ones(len(valid), head.proj.out_features, device=device, dtype=self.tokens.dtype)
+
+    def step(self) -> Tensor:
+        self.clear()
+        with torch.autocast(self.tokens.device.type, torch.bfloat16, enabled=self.on_gpu):
+            cls, words, projected = (layer(value) for layer, value in self.inputs.items())
+        loss = F.cross_entropy((cls + words).float(), self.labels)
+        torch.autograd.backward([loss, projected], [None, self.grad])
+        return projected.detach()
+
+
 def draw_mask(shape: Shape, padding: float, generator: torch.Generator) -> Tensor:
     """A padding mask (B, 1 + N) with about a share of ``padding`` in it."""
     longest = 1.0 - 2.0 * padding * torch.rand(shape.batch, generator=generator)
@@ -160,9 +200,9 @@ def make_heads(shape: Shape) -> dict[str, nn.Module]:
     weights = {names.get(key, key): value for key, value in naive.state_dict().items()}
     heads: dict[str, nn.Module] = {"naive": naive}
     config = HeadConfig(shape.dim, shape.classes, num_heads=shape.heads, q_dim=shape.width)
-    for name, recompute in (("sot_core", False), ("sot_core, recompute", True)):
-        heads[name] = ClassificationHead(config.replace(recompute=recompute))
-        heads[name].load_state_dict(weights)
+    head = ClassificationHead(config)
+    head.load_state_dict(weights)
+    heads |= {"sot_core": head, "sot_core, plain projection": PlainProjection(head)}
     return heads | {"linear on CLS": ClassificationHead(config.replace(fusion="cls"))}
 
 
@@ -172,9 +212,10 @@ def compare(
     """Rows of the table for one shape and share of padding; ratios are to the naive form."""
     heads = make_heads(shape)
     if compiled:
-        del heads["sot_core, recompute"]  # a compiler decides itself what to keep
+        del heads["sot_core, plain projection"]  # is what a compiler sees
     contenders = {name: Contender(head.to(device), shape, device, compiled, padding) for name, head in heads.items()}
     logits = {name: contender.step() for name, contender in contenders.items()}
+    contenders["floor"] = Floor(shape, device, padding)
     repetitions = max(repetitions, min(20 * repetitions, int(1.0 / seconds(contenders["naive"].step, device))))
     steps = {name: contender.step for name, contender in contenders.items()}
     times = median_seconds(steps, repetitions, device)
@@ -189,8 +230,10 @@ def compare(
         row["head"] = name
         for column, value, base in zip(COLUMNS[1:], numbers, measured["naive"], strict=True):
             row |= {column: value, f"{column.split()[0]} ratio": value / base}
-        difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()
-        row["difference"] = None if name.startswith("linear") else difference.item()
+        row["difference"] = None
+        if name in logits and not name.startswith("linear"):
+            difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()
+            row["difference"] = difference.item()
         rows.append(row)
     return rows
 

@@ -33,7 +33,6 @@ POOLINGS: dict[str, Callable[[HeadConfig], Pooling]] = {
         center=config.center,
         projection=config.projection,
         proj_bias=config.proj_bias,
-        recompute=config.recompute,
         head_norm=config.head_norm,
         two_layers=config.two_layers,
     ),

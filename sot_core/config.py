@@ -37,7 +37,7 @@ KINDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("num_iters", "num_singular_values"), partial(_is_integer, lowest=-MAX_INTEGER), "an integer"),
     (("alpha", "residual_eps", *RATES), _is_number, "a number"),
     (
-        ("proj_bias", "recompute", "has_cls_token", "attention_mlp", "two_layers"),
+        ("proj_bias", "has_cls_token", "attention_mlp", "two_layers"),
         lambda value: isinstance(value, bool),
         "True or False",
     ),
@@ -69,9 +69,6 @@ class HeadConfig:
         projection: Projection before a second-order pooling: ``linear`` or ``batch_norm_relu``.
         proj_bias: Whether the linear projection of MGCrP and ``moment`` has a bias.
         drop_rate: Dropout on the pooled words, fraction in [0, 1).
-        recompute: Project the tokens again in MGCrP's backward pass instead of keeping the projection: more time, and
-            less memory if the projection is about as wide as the tokens and the batch is large. Ignored under
-            ``torch.compile``, by ``batch_norm_relu`` and with a ``head_norm``.
         has_cls_token: Whether index 0 of the tokens is the class token; False needs ``fusion="words"``.
         cls_pooler_dim: Width of a dense layer between the class token and its classifier, as text models have it
             (submodules ``dense`` and ``out_proj``); None: a plain linear layer on the token (``cls_fc``).
@@ -108,7 +105,6 @@ class HeadConfig:
     projection: str = "linear"
     proj_bias: bool = False
     drop_rate: float = 0.0
-    recompute: bool = False
     has_cls_token: bool = True
     cls_pooler_dim: int | None = None
     cls_pooler_activation: str = "tanh"

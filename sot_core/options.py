@@ -86,7 +86,6 @@ HEAD_OPTIONS = (
         "normalisation of each token's features of each head before the covariance of MGCrP, GCP and DropCov",
         HEAD_NORMS,
     ),
-    HeadOption("mgcrp_recompute", "recompute", bool, "project again in the backward pass: less memory, more time"),
     HeadOption("svpn_alpha", "alpha", float, "exponent of svPN, in (0, 1]"),
     HeadOption("svpn_iters", "num_iters", int, "power iterations of svPN for each singular value"),
     HeadOption("svpn_values", "num_singular_values", int, "singular values that svPN finds; 0: all", none=0),

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from sot_core.math.covariance import CENTERS, covary
-from sot_core.math.eager import has_hooks, is_recorded
-from sot_core.math.recompute import recompute_in_parts
+from sot_core.math.eager import has_hooks
 from sot_core.math.token_projection import project_tokens
 from sot_core.norms.features import create_head_norm
 from sot_core.projection import LinearProjection, TwoLayerProjection, create_projection
 
 __all__ = ["MultiheadCrossCovariancePool", "Pooling", "SecondOrderPooling", "check_center", "check_sizes"]
-
-PART_BYTES = 2 * 2**20  # of projected tokens that `recompute` makes at a time
 
 
 class Pooling(nn.Module):
@@ -100,11 +96,10 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         center: ``"token"``, ``"sample"`` or None.
         projection: ``"linear"`` or ``"batch_norm_relu"`` (the So-ViT head: linear, BatchNorm, ReLU).
         proj_bias: Whether the linear projection has a bias; without effect on a ``center="token"`` covariance.
-        recompute: Project again in the backward pass instead of keeping the projection; ignored with a head norm.
         head_norm: Normalisation of each token's features of each head before the covariance: ``"layer_norm"`` (modules
             ``x_norm`` and ``y_norm``, each with one weight and bias for all heads) or ``"none"``.
         two_layers: Whether tokens hold two layers of an encoder side by side: X is projected from the first, Y from the
-            second. Needs ``projection="linear"``; ``recompute`` is ignored.
+            second. Needs ``projection="linear"``.
 
     Shape:
         tokens (B, N, D), with ``two_layers`` (B, N, 2 D), padding_mask (B, N) bool, True = ignore -> (B, H * q * k), in
@@ -128,7 +123,6 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         center: str | None = "token",
         projection: str = "linear",
         proj_bias: bool = False,
-        recompute: bool = False,
         head_norm: str = "none",
         two_layers: bool = False,
     ) -> None:
@@ -137,7 +131,6 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         check_sizes(embed_dim=embed_dim, num_heads=num_heads, q_dim=q_dim, k_dim=k_dim)
         check_center(center)
         self.num_heads, self.q_dim, self.k_dim, self.center = num_heads, q_dim, k_dim, center
-        self.recompute = recompute
         self.out_dim = num_heads * q_dim * k_dim
         if two_layers and projection != "linear":
             raise ValueError(f"two_layers needs projection='linear', got {projection!r}")
@@ -149,36 +142,12 @@ class MultiheadCrossCovariancePool(SecondOrderPooling):
         self.norm = nn.Identity() if norm is None else norm
         self.x_norm, self.y_norm = (create_head_norm(head_norm, width) for width in (q_dim, k_dim))
 
-    def _project_and_pool(
-        self, proj: LinearProjection, tokens: Tensor, padding_mask: Tensor | None, num_prefix: int
-    ) -> tuple[Tensor, Tensor]:
-        if not self.recompute or self.x_norm is not None or is_recorded():
-            return super()._project_and_pool(proj, tokens, padding_mask, num_prefix)
-        parameters = [value for value in proj.cast_parameters(tokens) if value is not None]
-        size = PART_BYTES // max(1, tokens.shape[1] * parameters[0].shape[0] * parameters[0].itemsize)
-        function = partial(self._project_and_covary, num_prefix)
-        prefix, matrix = recompute_in_parts(function, max(1, size), tokens, padding_mask, *parameters)
-        return prefix, self._normalize(matrix)
-
     def pool(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
-        return self._normalize(self._covary(projected, padding_mask))
-
-    def _covary(self, projected: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Projected tokens (B, N, H * (q + k)) to matrices (B, H, q, k)."""
         x, y = torch.split(projected, [self.num_heads * self.q_dim, self.num_heads * self.k_dim], dim=-1)
         if self.x_norm is not None and self.y_norm is not None:
             x, y = self.x_norm(x, padding_mask), self.y_norm(y, padding_mask)
-        return covary(x, y, self.num_heads, padding_mask, self.center)
-
-    def _normalize(self, matrix: Tensor) -> Tensor:
-        normalized: Tensor = self.norm(matrix)
+        normalized: Tensor = self.norm(covary(x, y, self.num_heads, padding_mask, self.center))
         return normalized.flatten(1)
-
-    def _project_and_covary(
-        self, num_prefix: int, tokens: Tensor, padding_mask: Tensor | None, weight: Tensor, bias: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        prefix, projected = project_tokens(tokens, weight, bias, padding_mask, num_prefix)
-        return prefix, self._covary(projected, _without_prefix(padding_mask, num_prefix))
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, q_dim={self.q_dim}, k_dim={self.k_dim}, center={self.center!r}"

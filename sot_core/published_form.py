@@ -18,6 +18,7 @@ PUBLISHED_NORMALIZATIONS = {
     "sqrt_t": "learnable_scale",
     None: "none",
 }
+REMOVED = ("recompute",)  # a field of version 0.1.0 that changed no result; saved models name it
 
 
 def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def read_published(values: Mapping[str, Any], fields: Collection[str]) -> dict[s
             settings[key] = value
         elif key in _TOP:
             settings.update(_TOP[key](value))
-        else:
+        elif key not in REMOVED:
             raise unknown_key(key, "the head's dictionary", [*fields, *_TOP])
     return settings
 

@@ -30,7 +30,7 @@ HEAD_NAMES = ("cls", *POOLINGS, *(f"{pooling}-words" for pooling in POOLINGS))
 USED_BY_ALL = {"head_feature_norm"}
 COVARIANCE = {"head_projection", "mgcrp_q", "mgcrp_center", "mgcrp_head_norm"}
 USED_BY: dict[str, set[str]] = {
-    "mgcrp": COVARIANCE | {"head_normalization", "mgcrp_heads", "mgcrp_k", "mgcrp_bias", "mgcrp_recompute"},
+    "mgcrp": COVARIANCE | {"head_normalization", "mgcrp_heads", "mgcrp_k", "mgcrp_bias"},
     "gcp": COVARIANCE | {"gcp_iters"},
     "dropcov": COVARIANCE | {"dropcov_rate"},
     "moment": {"head_projection", "mgcrp_heads", "mgcrp_q", "mgcrp_bias"},

@@ -60,7 +60,8 @@ def test_cells_have_three_digits():
 
 def test_head(tables):
     (rows,) = tables("head", "--padding", "0", "0.3").values()
-    assert [row["head"] for row in rows] == ["naive", "sot_core", "sot_core, recompute", "linear on CLS"] * 2
+    names = ["naive", "sot_core", "sot_core, plain projection", "linear on CLS", "floor"]
+    assert [row["head"] for row in rows] == names * 2
     assert all(row["difference"] < 1e-4 for row in rows if row["difference"] is not None)
 
 

@@ -28,7 +28,6 @@ WORDS = {
     "mgcrp-iterated": {"num_iters": 3, "alpha": 0.3},
     "mgcrp-wide": {"q_dim": 3, "k_dim": 6, "num_heads": 3},
     "mgcrp-bias": {"proj_bias": True, "center": None},
-    "mgcrp-recompute": {"recompute": True},
     "mgcrp-batch_norm_relu": {"projection": "batch_norm_relu"},
     "mgcrp-head_norm": {"head_norm": "layer_norm"},
     "gcp-batch_norm_relu": {"pooling": "gcp", "projection": "batch_norm_relu"},

@@ -58,7 +58,7 @@ def test_the_benchmarks_heads_are_those_of_the_library(padding):
         )
         steps[name] = (contender.step(), contender.tokens.grad)
         assert contender.extra_bytes() > contender.gradient_bytes() > 0
-    for name in ("sot_core", "sot_core, recompute"):
+    for name in ("sot_core", "sot_core, plain projection"):
         for actual, expected in zip(steps[name], steps["naive"], strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
     assert isinstance(make_heads(shape)["sot_core"], ClassificationHead)

@@ -39,7 +39,6 @@ def test_every_field_is_reachable_but_those_that_the_side_decides():
         (("--mgcrp-center", "none"), "center", None),
         (("--mgcrp-center", "sample"), "center", "sample"),
         (("--mgcrp-bias",), "proj_bias", True),
-        (("--mgcrp-recompute",), "recompute", True),
         (("--svpn-alpha", "0.3"), "alpha", 0.3),
         (("--svpn-iters", "3"), "num_iters", 3),
         (("--svpn-iters", "2", "--svpn-values", "0"), "num_singular_values", None),

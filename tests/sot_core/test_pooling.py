@@ -5,7 +5,7 @@ import torch
 
 from tests.sot_core.cases import SECOND_ORDER, assert_close, head
 
-linear = pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-recompute", "gcp"])
+linear = pytest.mark.parametrize("words", ["mgcrp-svpn", "mgcrp-bias", "gcp"])
 
 
 def projects_where_tokens_lie(pool, monkeypatch):

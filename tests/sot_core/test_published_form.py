@@ -111,3 +111,10 @@ def test_wrong_values_inside_a_published_dictionary():
     values["args"]["normalization"]["regular"] = nn.ReLU()
     with pytest.raises(ValueError, match="regular must be a dropout or its rate, got "):
         HeadConfig.from_dict(values, num_classes=2)
+
+
+def test_a_field_that_was_removed_is_left_out():
+    values = {"embed_dim": 12, "num_classes": 3, "recompute": True}
+    assert HeadConfig.from_dict(values) == HeadConfig(12, 3)
+    with pytest.raises(TypeError, match="recompute"):
+        HeadConfig(12, 3, recompute=True)

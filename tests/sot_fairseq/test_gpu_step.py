@@ -39,7 +39,7 @@ def build(data, tmp_path, *words, arch="roberta"):
 
 
 CASES = [("--head-pooling", "mgcrp"), ("--head-fusion", "cls"), ("--head-fusion", "sum_loss"), ("--freeze-backbone",)]
-CASES += [("--train-layers", "1"), ("--mgcrp-recompute",)]
+CASES += [("--train-layers", "1")]
 
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)

@@ -13,7 +13,7 @@ from tests.fake_gpu import GPU, HostWait, no_waits, to_gpu
 
 DIM, CLASSES = 12, 3
 HEADS = [{"pooling": name} for name in POOLINGS] + [{"normalization": name} for name in NORMALIZATIONS]
-HEADS += [{"fusion": name} for name in FUSIONS] + [{"recompute": True}]
+HEADS += [{"fusion": name} for name in FUSIONS]
 
 
 def plain_adamw(groups, settings):

@@ -147,15 +147,6 @@ def test_the_scale_of_the_tokens_does_not_matter_after_a_head_norm():
     assert (plain(100.0 * TOKENS) - plain(TOKENS)).abs().max() > 1.0
 
 
-def test_recomputing_is_ignored_with_a_head_norm():
-    pool, again = head(head_norm="layer_norm").pool, head(head_norm="layer_norm", recompute=True).pool
-    again.load_state_dict(pool.state_dict())
-    for module in (pool, again):
-        module(TOKENS).square().sum().backward()
-    for name, parameter in pool.named_parameters():
-        assert torch.equal(parameter.grad, again.get_parameter(name).grad)
-
-
 def test_an_unknown_name():
     with pytest.raises(ValueError, match="Unknown head_norm 'rms', expected one of"):
         create_head_norm("rms", 3)
