@@ -84,7 +84,7 @@ def train_words(
     data: Path, task: str, criterion: str, layers: int, width: int, batch_size: int, cpu: bool, *words: str
 ) -> list[str]:
     """Arguments of ``fairseq-train`` for a RoBERTa from scratch."""
-    ours = ["--head-fusion", "cls"] if task == OURS else []
+    ours = ["--head-fusion", "cls"] if task == OURS else ["--use-old-adam"]  # the plug-in's is not a peer's
     return [
         *(str(data), "--task", task, "--criterion", criterion, "--num-classes", "2", *ours),
         *("--arch", "roberta", "--encoder-layers", str(layers), "--encoder-embed-dim", str(width)),

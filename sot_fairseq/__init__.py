@@ -16,6 +16,7 @@ if not asked_for_help():
         from sot_fairseq.fairseq_patches.checkpoint_writing import write_whole_checkpoints
         from sot_fairseq.fairseq_patches.data_paths import take_paths_with_colons
         from sot_fairseq.fairseq_patches.divergence import report_divergence
+        from sot_fairseq.fairseq_patches.fused_adam import update_in_one_pass
         from sot_fairseq.fairseq_patches.gather import gather_on_cpu_too
         from sot_fairseq.fairseq_patches.optimizer_start import create_optimizers_without_compiler
         from sot_fairseq.fairseq_patches.padding_mask import never_wait_for_padding
@@ -32,6 +33,7 @@ if not asked_for_help():
     write_whole_checkpoints()
     take_paths_with_colons()
     create_optimizers_without_compiler()
+    update_in_one_pass()
     never_wait_for_padding()
     if is_user_dir(__path__[0]):
         prepare_command_line()
