@@ -27,7 +27,8 @@ from benchmarks.untrained import mixed_texts, save_models
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import from_pretrained
 from sot_hf.convert import to_fairseq
-from sot_hf.predictor import PRECISIONS, TextPredictor
+from sot_hf.predictor import TextPredictor
+from sot_text.command_options import PRECISIONS
 from sot_text.glue import get_task
 from sot_text.minilm import find_minilm
 from sot_text.read_input import read_task_file

@@ -7,9 +7,7 @@ import argparse
 from sot_probe.options import add_probe_options
 from sot_text import command_options as shared
 
-__all__ = ["PRECISIONS", "convert_parser", "export_parser", "predict_parser", "probe_parser", "visualize_parser"]
-
-PRECISIONS = ("float32", "bfloat16", "int8")
+__all__ = ["convert_parser", "export_parser", "predict_parser", "probe_parser", "visualize_parser"]
 
 
 def predict_parser(description: str) -> argparse.ArgumentParser:
@@ -18,7 +16,7 @@ def predict_parser(description: str) -> argparse.ArgumentParser:
     _add_tokenizer_options(parser)
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=shared.PRECISIONS,
         default="float32",
         help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
     )

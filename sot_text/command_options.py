@@ -8,8 +8,9 @@ from pathlib import Path
 from sot_text.glue import GLUE_TASKS
 from sot_visual.names import DEFAULT_METHOD, METHODS, PARTS
 
-__all__ = ["add_data_options", "add_device_options", "data_words", "predict_parser", "visualize_parser"]
+__all__ = ["PRECISIONS", "add_data_options", "add_device_options", "data_words", "predict_parser", "visualize_parser"]
 
+PRECISIONS = ("float32", "bfloat16", "int8")
 OPTIONS = ("task", "text_columns", "label_column", "labels", "max_length")
 FLAGS = ("regression", "multi_label")
 
