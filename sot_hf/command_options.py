@@ -14,12 +14,6 @@ def predict_parser(description: str) -> argparse.ArgumentParser:
     """The parser of ``python -m sot_hf.predict``."""
     parser = shared.predict_parser("python -m sot_hf.predict", _first_line(description))
     _add_tokenizer_options(parser)
-    parser.add_argument(
-        "--precision",
-        choices=shared.PRECISIONS,
-        default="float32",
-        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
-    )
     parser.add_argument("--onnx", metavar="FILE", help="run this export of the model with ONNX Runtime")
     return parser
 

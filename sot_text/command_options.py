@@ -28,6 +28,12 @@ def predict_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--threshold", type=float, default=0.5, help="several labels a row: probability of a label (default: 0.5)"
     )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
+    )
     add_device_options(parser)
     return parser
 
