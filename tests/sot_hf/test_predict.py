@@ -170,7 +170,7 @@ def test_the_benchmark_compares_with_the_pipeline(run, tmp_path, capsys):
     benchmark.main(words)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     rows = {cells[0]: cells[1:] for cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:])}
-    sides = [*(f"sot_hf, {precision}" for precision in PRECISIONS), "sot_fairseq"]
+    sides = [f"{side}, {precision}" for side in ("sot_hf", "sot_fairseq") for precision in PRECISIONS]
     assert list(rows) == ["transformers pipeline", *sides]
     labels = [line.split("\t")[0] for line in run(folder, text="the cat\nnot\n").out.splitlines()]
     right = [found == truth for found, truth in zip(labels, "10", strict=True)]
