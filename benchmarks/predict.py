@@ -2,8 +2,8 @@
 
 The pipeline runs the same model as `sot_hf.predict` in batches in the order of the rows. `sot_hf.predict` is measured
 in float32, in other precisions and, with ``--onnx``, on ONNX Runtime; `sot_fairseq.predict` runs the model converted to
-fairseq. They alternate; the median counts. With one CPU thread, the CPU time of that thread, else wall time. The
-accuracy is that of all rows, if the file has labels.
+fairseq, in the same precisions. They alternate; the median counts. With one CPU thread, the CPU time of that thread,
+else wall time. The accuracy is that of all rows, if the file has labels.
 
 Without a model it is MiniLM with an untrained head; without a file, texts of one to eight sentences of the demo corpus.
 
@@ -27,7 +27,8 @@ from benchmarks.untrained import mixed_texts, save_models
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import from_pretrained
 from sot_hf.convert import to_fairseq
-from sot_hf.predictor import PRECISIONS, TextPredictor
+from sot_hf.predictor import TextPredictor
+from sot_text.command_options import PRECISIONS
 from sot_text.glue import get_task
 from sot_text.minilm import find_minilm
 from sot_text.read_input import read_task_file
@@ -85,7 +86,8 @@ def compare(
         predictors["sot_hf, ONNX Runtime"] = exact.on_onnx(onnx)
     with tempfile.TemporaryDirectory() as folder:
         to_fairseq(Path(model), Path(folder, "fairseq"))
-        predictors["sot_fairseq"] = from_pretrained(Path(folder, "fairseq"), device=report.device)
+        converted = from_pretrained(Path(folder, "fairseq"), device=report.device)
+    predictors |= {f"sot_fairseq, {name}": converted.in_precision(name) for name in precisions}
     peer = pipeline("text-classification", model=exact.model, tokenizer=exact.tokenizer, device=exact.device)
     found: dict[str, list[str]] = {}
 

@@ -7,21 +7,13 @@ import argparse
 from sot_probe.options import add_probe_options
 from sot_text import command_options as shared
 
-__all__ = ["PRECISIONS", "convert_parser", "export_parser", "predict_parser", "probe_parser", "visualize_parser"]
-
-PRECISIONS = ("float32", "bfloat16", "int8")
+__all__ = ["convert_parser", "export_parser", "predict_parser", "probe_parser", "visualize_parser"]
 
 
 def predict_parser(description: str) -> argparse.ArgumentParser:
     """The parser of ``python -m sot_hf.predict``."""
     parser = shared.predict_parser("python -m sot_hf.predict", _first_line(description))
     _add_tokenizer_options(parser)
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        default="float32",
-        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
-    )
     parser.add_argument("--onnx", metavar="FILE", help="run this export of the model with ONNX Runtime")
     return parser
 

@@ -11,7 +11,6 @@ the predictions of the first 256 rows differ from those in float32 is written to
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from sot_base.command_help import show_help
@@ -23,32 +22,12 @@ if __name__ == "__main__":  # before the imports that take seconds
 from transformers.utils import logging as hf_logging
 
 from sot_base.errors import UsageError, run_main
-from sot_hf.predictor import TextPredictor, compare_predictions
+from sot_hf.predictor import TextPredictor
 from sot_text.glue import GlueTask
+from sot_text.precision import ComparedPredictor
 from sot_text.predict_command import run_predict
-from sot_text.prediction import Prediction
 
 __all__ = ["main"]
-
-COMPARED = 256  # rows
-
-
-class _ComparedPredictor:
-    """A faster predictor that compares its first rows with float32, see `sot_text.prediction.Predictor`."""
-
-    def __init__(self, predictor: TextPredictor, exact: TextPredictor, name: str) -> None:
-        self.predictor, self.exact, self.name = predictor, exact, name
-        self.labels, self.num_inputs = predictor.labels, predictor.num_inputs
-        self.compared = False
-
-    def predict(self, sentences: Sequence[tuple[str, ...]], batch_size: int, threshold: float) -> list[Prediction]:
-        found = self.predictor.predict(sentences, batch_size, threshold)
-        if not self.compared:
-            self.compared = True
-            expected = self.exact.predict(sentences[:COMPARED], batch_size, threshold)
-            told = compare_predictions(found[: len(expected)], expected)
-            sys.stderr.write(f"{self.name} against float32: {told}\n")
-        return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = predict_parser(__doc__).parse_args(arguments)
     hf_logging.disable_progress_bar()
 
-    def load() -> tuple[TextPredictor | _ComparedPredictor, GlueTask | None]:
+    def load() -> tuple[TextPredictor | ComparedPredictor, GlueTask | None]:
         device = "cpu" if args.onnx is not None else args.device
         exact = TextPredictor(args.checkpoint, args.tokenizer_name, args.max_seq_length, device)
         if args.onnx is not None:
-            return _ComparedPredictor(exact.on_onnx(args.onnx), exact, "ONNX Runtime"), None
+            return ComparedPredictor(exact.on_onnx(args.onnx), exact, "ONNX Runtime"), None
         if args.precision != "float32":
-            return _ComparedPredictor(exact.in_precision(args.precision), exact, args.precision), None
+            return ComparedPredictor(exact.in_precision(args.precision), exact, args.precision), None
         return exact, None
 
     if args.onnx is not None and (args.precision != "float32" or args.device not in (None, "cpu")):

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from sot_base.device import choose_device
 from sot_base.errors import UsageError
 from sot_hf.batching import PaddingCollator
-from sot_hf.command_options import PRECISIONS
 from sot_hf.error_text import model_location
 from sot_hf.load_config import saved_labels
 from sot_hf.load_model import MULTI_LABEL, load_trained
 from sot_hf.load_tokenizer import load_tokenizer, usable_length
 from sot_hf.modeling import SoTForSequenceClassification
+from sot_text.precision import forward_in, quantized
 from sot_text.prediction import Prediction, check_finite_logits, predictions_from
 
-__all__ = ["PRECISIONS", "TextPredictor", "compare_predictions"]
+__all__ = ["TextPredictor"]
 
 Forward = Callable[[dict[str, Tensor]], Tensor]
 
@@ -78,13 +77,12 @@ class TextPredictor:
                 layers, on a CPU.
 
         Raises:
-            UsageError: for ``int8`` on another device, or for a backbone without linear layers.
+            UsageError: for another precision, for ``int8`` on another device, or for a backbone without linear layers.
         """
         copied = copy.copy(self)
-        if precision == "int8":
-            copied._forward = partial(_forward, _quantized(self.model))
-        elif precision == "bfloat16":
-            copied._forward = torch.autocast(self.device.type, torch.bfloat16)(partial(_forward, self.model))
+        kind = f"a {self.model.config.backbone.model_type}"
+        quantize = partial(quantized, encoder="backbone", kind=kind)
+        copied._forward = forward_in(precision, self.model, _forward, quantize)
         return copied
 
     def on_onnx(self, path: str) -> TextPredictor:
@@ -139,45 +137,9 @@ class TextPredictor:
         return output
 
 
-def compare_predictions(found: Sequence[Prediction], expected: Sequence[Prediction]) -> str:
-    """How predictions differ from those in float32, in one sentence.
-
-    Args:
-        found: Predictions of some rows.
-        expected: Those of the same rows in float32.
-    """
-    if expected and not expected[0].probabilities:
-        errors = [abs(float(a.label) - float(b.label)) for a, b in zip(found, expected, strict=True)]  # type: ignore[arg-type]
-        return f"numbers differ by {np.mean(errors):.3g} on average, {max(errors):.3g} at most"
-    same = sum(a.label == b.label for a, b in zip(found, expected, strict=True))
-    gaps = [
-        abs(value - b.probabilities[name])
-        for a, b in zip(found, expected, strict=True)
-        for name, value in a.probabilities.items()
-    ]
-    return (
-        f"{same} of {len(expected)} labels are the same; probabilities differ by {np.mean(gaps):.4f} on average, "
-        f"{max(gaps):.4f} at most"
-    )
-
-
 def _forward(model: SoTForSequenceClassification, inputs: dict[str, Tensor]) -> Tensor:
     logits: Tensor = model(**inputs).logits
     return logits
-
-
-def _quantized(model: SoTForSequenceClassification) -> SoTForSequenceClassification:
-    """A copy whose backbone multiplies in int8."""
-    if model.device.type != "cpu":
-        raise UsageError(f"int8 runs on a CPU, the model is on {model.device}: --precision int8; give --device cpu")
-    copied = copy.deepcopy(model)
-    if not any(isinstance(module, nn.Linear) for module in copied.backbone.modules()):
-        kind = model.config.backbone.model_type
-        raise UsageError(f"a {kind} has no linear layers to quantize: --precision int8; give bfloat16")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch recommends torchao, which is another package
-        torch.ao.quantization.quantize_dynamic(copied.backbone, {nn.Linear}, dtype=torch.qint8, inplace=True)
-    return copied
 
 
 def _onnx_session(path: str, num_labels: int) -> Forward:

@@ -8,8 +8,9 @@ from pathlib import Path
 from sot_text.glue import GLUE_TASKS
 from sot_visual.names import DEFAULT_METHOD, METHODS, PARTS
 
-__all__ = ["add_data_options", "add_device_options", "data_words", "predict_parser", "visualize_parser"]
+__all__ = ["PRECISIONS", "add_data_options", "add_device_options", "data_words", "predict_parser", "visualize_parser"]
 
+PRECISIONS = ("float32", "bfloat16", "int8")
 OPTIONS = ("task", "text_columns", "label_column", "labels", "max_length")
 FLAGS = ("regression", "multi_label")
 
@@ -26,6 +27,12 @@ def predict_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--submission", metavar="FILE_OR_DIR", help="write what GLUE's server takes of a test file")
     parser.add_argument(
         "--threshold", type=float, default=0.5, help="several labels a row: probability of a label (default: 0.5)"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="bfloat16 (autocast) or int8 (dynamic quantization, on a CPU) are faster (default: %(default)s)",
     )
     add_device_options(parser)
     return parser

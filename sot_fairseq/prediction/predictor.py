@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import FairseqDataset
+from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from sot_base.device import choose_device
@@ -23,6 +25,7 @@ from sot_fairseq.fairseq_patches.safe_loading import read_checked_checkpoint, ta
 from sot_fairseq.runs.checks import DESCRIPTION_FILES
 from sot_fairseq.tokenizers.tokenization import TextEncoder
 from sot_text.metrics import compute_metrics
+from sot_text.precision import forward_in, quantized
 from sot_text.prediction import Prediction, check_finite_logits, predictions_from
 
 __all__ = ["Prediction", "SentencePredictor", "from_pretrained"]
@@ -56,6 +59,7 @@ class SentencePredictor:
         self.training_data = training_data
         self.regression = bool(task.cfg.regression_target)
         self.multi_label = bool(task.cfg.multi_label)
+        self._forward: Callable[[Tensor], Tensor] = partial(_forward, self.model, head=head)
 
     @property
     def labels(self) -> list[str]:
@@ -66,6 +70,20 @@ class SentencePredictor:
     def num_inputs(self) -> int | None:
         """1 for single texts, 2 for pairs; None where the data did not say."""
         return self.header.num_inputs if self.header else None
+
+    def in_precision(self, precision: str) -> SentencePredictor:
+        """This predictor in another precision.
+
+        Args:
+            precision: ``float32``; ``bfloat16`` (autocast); or ``int8``, dynamic quantization of the encoder's linear
+                layers, on a CPU.
+
+        Raises:
+            UsageError: for another precision, for ``int8`` on another device, or for an encoder without linear layers.
+        """
+        copied = copy.copy(self)
+        copied._forward = forward_in(precision, self.model, partial(_forward, head=self.head), _quantized)
+        return copied
 
     def predict(self, sentences: Sequence[Sentence], batch_size: int = 64, threshold: float = 0.5) -> list[Prediction]:
         """Predict sentences, or pairs of them, in the order given.
@@ -205,7 +223,7 @@ class SentencePredictor:
             batch = torch.nn.utils.rnn.pad_sequence(
                 [tokens[row] for row in rows], batch_first=True, padding_value=self.task.source_dictionary.pad()
             )
-            logits, _ = self.model(batch.to(device), features_only=True, classification_head_name=self.head)
+            logits = self._forward(batch.to(device))
             if output is None:
                 output = torch.empty(len(order), logits.shape[-1])
             output[torch.from_numpy(rows)] = logits.float().cpu()
@@ -213,6 +231,21 @@ class SentencePredictor:
             return torch.empty(0, self.task.cfg.num_classes)
         check_finite_logits(output, "the checkpoint", "its training has failed, train with a lower --lr")
         return output
+
+
+def _forward(model: Any, tokens: Tensor, head: str) -> Tensor:
+    logits: Tensor
+    logits, _ = model(tokens, features_only=True, classification_head_name=head)
+    return logits
+
+
+def _quantized(model: Any) -> Any:
+    """A copy whose encoder multiplies in int8, attention too: in fairseq's own code; torch's needs float32 weights."""
+    copied = quantized(model, "encoder.sentence_encoder", "the encoder")
+    for module in copied.modules():
+        if isinstance(module, MultiheadAttention):
+            module._set_skip_embed_dim_check()  # chooses fairseq's own code
+    return copied
 
 
 def _listed(sentences: Sequence[Sentence]) -> list[Sentence]:

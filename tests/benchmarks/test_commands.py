@@ -93,7 +93,7 @@ def test_predict(tables, encoder, tmp_path):
     (rows,) = tables("predict", models["sot_hf"]).values()
     rows = by_name(rows)
     assert next(iter(rows)) == "transformers pipeline"
-    for name in ("sot_hf, float32", "sot_fairseq"):
+    for name in ("sot_hf, float32", "sot_fairseq, float32"):
         assert rows[name]["labels as the pipeline's"] == 16
 
 

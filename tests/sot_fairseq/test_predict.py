@@ -14,6 +14,7 @@ from sot_base.errors import UsageError
 from sot_fairseq import predict
 from sot_fairseq.prediction import predictor as hub
 from sot_text import predict_command
+from sot_text.precision import compare_predictions
 from tests.sot_fairseq.conftest import preprocess_folder, run_train, sentence, write_rows
 from tests.sot_fairseq.glue_files import train_task
 from tests.support import REPOSITORY
@@ -199,6 +200,47 @@ def test_regression_gives_numbers_and_a_submission_within_the_range(stsb, run, t
     clipped = ["5.000", "0.000", "2.840", "0.000", "5.000", "5.000", "0.000", "3.142", "5.000"]
     found = (tmp_path / "STS-B.tsv").read_text().splitlines()
     assert found == ["index\tprediction", *(f"{row}\t{number}" for row, number in enumerate(clipped))]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions_tell_how_far_they_are_off(model, tmp_path, capsys, precision):
+    rng = random.Random(5)
+    texts = [sentence(rng, longest=30) for _ in range(60)]
+    write_rows(tmp_path / "own.tsv", ("text",), [(text,) for text in texts])
+    words = [str(model), str(tmp_path / "own.tsv"), "--text-columns", "text", "--precision"]
+    exact = sot_fairseq.from_pretrained(model)
+    other = exact.in_precision(precision)
+    expected, found = exact.predict(texts), other.predict(texts)
+    told = {"float32": "", precision: f"{precision} against float32: {compare_predictions(found, expected)}\n"}
+    for name, rows in (("float32", expected), (precision, found)):
+        predict.main([*words, name])
+        output = capsys.readouterr()
+        assert [line.split("\t")[0] for line in output.out.splitlines()[1:]] == [row.label for row in rows]
+        assert output.err == told[name]
+    assert sum(a.label == b.label for a, b in zip(found, expected, strict=True)) >= 48
+    assert 0 < (other.logits(texts) - exact.logits(texts)).abs().max() < 0.05
+    assert other.evaluate()["accuracy"] == pytest.approx(exact.evaluate()["accuracy"], abs=10)
+    assert type(exact.model.encoder.sentence_encoder.layers[0].fc1) is torch.nn.Linear
+
+
+def test_int8_attention_ignores_padding(model):
+    exact = sot_fairseq.from_pretrained(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in exact.model.encoder.sentence_encoder.layers.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(0, 0.5, generator=generator)
+    rng = random.Random(5)
+    texts = [sentence(rng, longest=30) for _ in range(60)]
+    gap = (exact.in_precision("int8").logits(texts) - exact.logits(texts)).abs()
+    assert gap.max() < 0.12  # 0.23 if it attends to padding
+
+
+def test_an_encoder_without_layers_is_not_quantized(model):
+    predictor = sot_fairseq.from_pretrained(model)
+    predictor.model.encoder.sentence_encoder.layers = torch.nn.ModuleList()
+    with pytest.raises(UsageError, match="the encoder has no linear layers to quantize: --precision int8; give bf"):
+        predictor.in_precision("int8")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from benchmarks import predict as benchmark
 from sot_base.errors import UsageError
 from sot_hf import predict
 from sot_hf.export import export_onnx
-from sot_hf.predictor import TextPredictor, compare_predictions
+from sot_hf.predictor import TextPredictor
 from sot_text import predict_command
-from sot_text.prediction import Prediction
+from sot_text.command_options import PRECISIONS
 from tests.sot_hf.models import randomize, tiny_model, tokenizer
 
 NAMES = {0: "no", 1: "maybe", 2: "yes"}
@@ -118,15 +118,6 @@ def test_onnx_runtime_predicts_the_same(model, run, tmp_path):
         assert values[0] == pytest.approx(values[1], abs=1e-4)
 
 
-def test_differences_of_numbers_and_of_labels():
-    numbers = compare_predictions(
-        [Prediction(1.0, {}), Prediction(2.0, {})], [Prediction(1.5, {}), Prediction(2.0, {})]
-    )
-    assert numbers == "numbers differ by 0.25 on average, 0.5 at most"
-    labels = compare_predictions([Prediction("a", {"a": 0.6, "b": 0.4})], [Prediction("b", {"a": 0.4, "b": 0.6})])
-    assert labels == "0 of 1 labels are the same; probabilities differ by 0.2000 on average, 0.2000 at most"
-
-
 def test_the_last_token_is_the_class_token_of_a_decoder_in_any_batch(tmp_path, run):
     folder = save(tmp_path / "run", kind="gpt2")
     texts = texts_of_all_lengths(12)
@@ -179,7 +170,7 @@ def test_the_benchmark_compares_with_the_pipeline(run, tmp_path, capsys):
     benchmark.main(words)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     rows = {cells[0]: cells[1:] for cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:])}
-    sides = ["sot_hf, float32", "sot_hf, bfloat16", "sot_hf, int8", "sot_fairseq"]
+    sides = [f"{side}, {precision}" for side in ("sot_hf", "sot_fairseq") for precision in PRECISIONS]
     assert list(rows) == ["transformers pipeline", *sides]
     labels = [line.split("\t")[0] for line in run(folder, text="the cat\nnot\n").out.splitlines()]
     right = [found == truth for found, truth in zip(labels, "10", strict=True)]
