@@ -20,6 +20,7 @@ from hydra.utils import get_original_cwd
 from omegaconf.errors import InterpolationKeyError
 from torch.multiprocessing import ProcessExitedException
 
+from sot_base.allocator import keep_freed_memory
 from sot_base.errors import UsageError, os_error_message, write_utf8
 from sot_base.loading_processes import loading_process_message
 from sot_fairseq.fairseq_patches.stop_signals import signals_for_children
@@ -35,8 +36,9 @@ def is_user_dir(package_folder: str) -> bool:
 
 
 def prepare_command_line() -> None:
-    """Report mistakes, pass signals on, and return to the launch directory."""
+    """Report mistakes, pass signals on, keep memory, and return to the launch directory."""
     write_utf8()
+    keep_freed_memory()
     _report_usage_errors()
     _prepare_start()
     if HydraConfig.initialized():
