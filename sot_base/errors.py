@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from sot_base.garbage import keep_imports
 from sot_base.loading_processes import loading_process_message
 
 __all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
@@ -41,6 +42,7 @@ def run_main(main: Callable[[], int | None]) -> None:
     have it, and without a traceback. Output is UTF-8, as input is, whatever the locale.
     """
     write_utf8()
+    keep_imports()
     try:
         _run(main)
     except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere
