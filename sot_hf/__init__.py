@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from sot_base.command_help import asked_for_help
 from sot_base.garbage import collect_later
+from sot_base.later_import import import_later
 
 if TYPE_CHECKING:
     from sot_hf.text_classifier import TextClassifier
 
 if not asked_for_help():
-    with collect_later():
+    with collect_later(), import_later("scipy"):  # only losses of object detectors call it
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
         from sot_hf.configuration import SoTConfig
