@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from sot_base.errors import write_utf8
+from sot_base.started_command import is_command, started_module
 
 __all__ = ["asked_for_help", "show_help"]
 
-ROOT = Path(__file__).resolve().parents[1]
 OTHERS_PARSERS = ("sot_fairseq.train", "sot_hf.run_glue")  # fairseq's and transformers', which need all there is
-PACKAGES = ("sot_fairseq", "sot_hf", "sot_probe", "sot_text", "sot_visual", "vision")
 
 
 def asked_for_help() -> bool:
@@ -23,21 +21,7 @@ def asked_for_help() -> bool:
     """
     words = sys.argv[1:]
     words = words[: words.index("--")] if "--" in words else words
-    module = _started_module()
-    return bool({"-h", "--help"}.intersection(words)) and _is_ours(module) and module not in OTHERS_PARSERS
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in PACKAGES
-
-
-def _started_module() -> str:
-    """The module that Python was told to run, by its name or its file; empty for a file that is not the toolkit's."""
-    words = sys.orig_argv
-    if "-m" in words[:-1]:
-        return words[words.index("-m") + 1]
-    path = Path(sys.argv[0]).resolve()
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts) if sys.argv[0] and ROOT in path.parents else ""
+    return bool({"-h", "--help"}.intersection(words)) and is_command() and started_module() not in OTHERS_PARSERS
 
 
 def show_help(parser: Callable[[], argparse.ArgumentParser]) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from sot_base.allocator import keep_freed_memory
+from sot_base.garbage import keep_imports
 from sot_base.loading_processes import loading_process_message
 
 __all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
@@ -43,6 +44,7 @@ def run_main(main: Callable[[], int | None]) -> None:
     """
     write_utf8()
     keep_freed_memory()
+    keep_imports()
     try:
         _run(main)
     except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere

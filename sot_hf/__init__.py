@@ -6,16 +6,19 @@ Importing this package registers `SoTConfig` and `SoTForSequenceClassification` 
 from typing import TYPE_CHECKING, Any
 
 from sot_base.command_help import asked_for_help
+from sot_base.garbage import collect_later
+from sot_base.later_import import import_later
 
 if TYPE_CHECKING:
     from sot_hf.text_classifier import TextClassifier
 
 if not asked_for_help():
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    with collect_later(), import_later("scipy"):  # only losses of object detectors call it
+        from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from sot_hf.configuration import SoTConfig
-    from sot_hf.modeling import SoTForSequenceClassification
-    from sot_hf.predictor import TextPredictor
+        from sot_hf.configuration import SoTConfig
+        from sot_hf.modeling import SoTForSequenceClassification
+        from sot_hf.predictor import TextPredictor
 
     AutoConfig.register(SoTConfig.model_type, SoTConfig, exist_ok=True)
     AutoModelForSequenceClassification.register(SoTConfig, SoTForSequenceClassification, exist_ok=True)

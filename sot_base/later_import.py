@@ -1,9 +1,4 @@
-"""Import fairseq without scikit-learn and scipy, which take longer than fairseq itself.
-
-Two of its modules take functions from them that only stock metrics call: the criterion ``sentence_prediction`` and the
-task ``audio_classification``. While fairseq is imported, such a name is bound to a stand-in, which imports the library
-when it is called.
-"""
+"""Import a package without a library that takes long and that only few of its functions need, such as scikit-learn."""
 
 from __future__ import annotations
 
@@ -16,10 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-__all__ = ["import_metrics_later"]
-
-LIBRARIES = ("sklearn", "scipy")
-MODULES = (*LIBRARIES, "sklearn.metrics", "scipy.stats")
+__all__ = ["import_later"]
 
 
 class _Later:
@@ -47,12 +39,15 @@ class _LaterModule(ModuleType):
 class _Finder(MetaPathFinder, Loader):
     """Finds stand-ins for the modules of libraries that are installed."""
 
+    def __init__(self, libraries: Sequence[str]) -> None:
+        self.libraries = [name for name in libraries if PathFinder.find_spec(name) is not None]
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in MODULES or PathFinder.find_spec(fullname.partition(".")[0]) is None:
+        if fullname.partition(".")[0] not in self.libraries:
             return None
-        return ModuleSpec(fullname, self, is_package=fullname in LIBRARIES)
+        return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make the stand-in."""
@@ -63,17 +58,17 @@ class _Finder(MetaPathFinder, Loader):
 
 
 @contextlib.contextmanager
-def import_metrics_later() -> Iterator[None]:
-    """Let what is imported in the block bind stand-ins; a library that is imported already is used as it is."""
-    if any(library in sys.modules for library in LIBRARIES):
-        yield
-        return
-    finder = _Finder()
+def import_later(*libraries: str) -> Iterator[None]:
+    """Let what is imported in the block bind stand-ins for functions of these libraries, which import them when called.
+
+    A library that is imported already is used as it is.
+    """
+    finder = _Finder([library for library in libraries if library not in sys.modules])
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in MODULES:  # the next import finds the library
-            if isinstance(sys.modules.get(name), _LaterModule):
+        for name, module in list(sys.modules.items()):  # the next import finds the library
+            if isinstance(module, _LaterModule):
                 del sys.modules[name]
