@@ -8,10 +8,11 @@ values on the CPU too.
 from sot_base.command_help import asked_for_help
 
 if not asked_for_help():
+    from sot_base.garbage import collect_later
     from sot_base.later_import import import_later
     from sot_fairseq.fairseq_patches.quiet_import import quiet_import
 
-    with quiet_import(), import_later("sklearn", "scipy"):  # only stock metrics call them
+    with collect_later(), quiet_import(), import_later("sklearn", "scipy"):  # only stock metrics call them
         from sot_fairseq.criterions import sentence_prediction_mgcrp as _criterion  # noqa: F401
         from sot_fairseq.fairseq_patches.checkpoint_writing import write_whole_checkpoints
         from sot_fairseq.fairseq_patches.data_paths import take_paths_with_colons
