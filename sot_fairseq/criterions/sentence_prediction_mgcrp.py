@@ -116,7 +116,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             return log | {"predictions": predictions, "targets": targets.astype(np.float64)}
         if self.kind == "sets":
             targets = targets.astype(bool)
-        return log | {"counts": count_classes(predictions, targets, num_classes).to_array()}
+        return log | {"counts": count_classes(predictions, targets, num_classes).to_array().astype(np.int32)}
 
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
         """Refuse to measure non-finite outputs: the predicted classes would look like any others."""
@@ -167,7 +167,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             for key in ("predictions", "targets"):
                 metrics.log_concat_tensor(f"_{key}", torch.cat([torch.from_numpy(log[key]) for log in measured]))
         else:
-            metrics.log_scalar_sum("_counts", torch.from_numpy(sum(log["counts"] for log in measured)))
+            counts = sum(log["counts"].astype(np.int64) for log in measured)
+            metrics.log_scalar_sum("_counts", torch.from_numpy(counts))
         for number, name in enumerate(METRIC_NAMES[first["kind"]]):
             metrics.log_derived(name, _Metric(name, first, warns=number == 0))
 

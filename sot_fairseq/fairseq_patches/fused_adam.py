@@ -28,7 +28,7 @@ def update_in_one_pass() -> None:
     def create(self: Any, cfg: Any, params: Any) -> None:
         params = list(params)
         stock(self, cfg, params)
-        if type(self._optimizer) is Adam and not cfg.use_old_adam:
+        if type(self._optimizer) is Adam and not getattr(cfg, "use_old_adam", False):
             self._optimizer = FusedAdam(params, **self.optimizer_config)
 
     create.makes_fused = True  # type: ignore[attr-defined]
