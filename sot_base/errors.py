@@ -48,7 +48,10 @@ def run_main(main: Callable[[], int | None]) -> None:
     try:
         _run(main)
     except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere
-        message = loading_process_message(error)
+        try:
+            message = loading_process_message(error)
+        except RuntimeError as second:  # here, too; it comes once
+            message = loading_process_message(second)
         if message is None:
             raise
         _fail(message)

@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from sot_base import errors
 from sot_base.errors import UsageError, os_error_message, run_main
 from tests.support import REPOSITORY
 
@@ -94,3 +95,23 @@ def test_output_is_utf8_whatever_the_locale(encoding):
 )
 def test_the_path_that_was_written_and_what_to_do(error, message):
     assert os_error_message(error) == message
+
+
+def test_a_loading_process_whose_death_is_told_while_another_error_is_read(monkeypatch, capsys):
+    stock, calls = errors.loading_process_message, []
+
+    def interrupted(error):
+        calls.append(error)
+        if len(calls) == 1:  # torch's handler of SIGCHLD
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+        return stock(error)
+
+    def main():
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(errors, "loading_process_message", interrupted)
+    with pytest.raises(SystemExit) as end:
+        errors.run_main(main)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: a loading process was killed (Killed): the data loader; ")
+    assert len(calls) == 2
