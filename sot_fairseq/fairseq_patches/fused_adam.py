@@ -71,7 +71,7 @@ class FusedAdam(Adam):
         steps = torch.full((len(weights),), step - 1.0, device=weights[0].device)  # the kernel counts this one
         adamw(
             weights,
-            [weight.grad for weight in weights if weight.grad is not None],
+            [weight.grad for weight in weights],
             [self.state[weight]["exp_avg"] for weight in weights],
             [self.state[weight]["exp_avg_sq"] for weight in weights],
             [],
