@@ -47,6 +47,12 @@ class FairseqRun(NamedTuple):
         validate(self.cfg, self.trainer, self.task, self.batches, ["valid"])
         return found
 
+    def validation(self) -> Iterator[Any]:
+        """The batches of a validation, as fairseq's loop gets them."""
+        self.trainer.begin_valid_epoch(1)
+        batches = self.trainer.get_valid_iterator("valid")
+        return batches.next_epoch_itr(shuffle=False, set_dataset_epoch=False)
+
     def train_epoch(self, steps: int | None = None) -> None:
         """Train an epoch, or its first steps."""
         metrics.reset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,9 @@ class ClassCounts:
 
     def to_array(self) -> np.ndarray:
         """All counts as one vector (3K + 2,), int64, for sums and checkpoints."""
-        return np.concatenate([self.table.ravel(), [self.correct, self.rows]])
+        array = np.empty(self.table.size + 2, dtype=np.int64)
+        array[:-2], array[-2], array[-1] = self.table.ravel(), self.correct, self.rows
+        return array
 
     @classmethod
     def from_array(cls, array: np.ndarray, are_sets: bool) -> ClassCounts:
@@ -48,6 +51,7 @@ class ClassCounts:
     def _constant(self, counts: np.ndarray) -> bool:
         return bool(((counts == 0) | (counts == self.rows)).all())
 
+    @cached_property
     def f1_of_classes(self) -> np.ndarray:
         """(K,) F1 of each class; 0 for a class that is neither predicted nor true."""
         values: np.ndarray = 2.0 * self.table[0] / np.maximum(self.table[1] + self.table[2], 1)
@@ -73,7 +77,7 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
     right = predictions == targets
     parts = (targets[right], predictions, targets)
     table = np.array([np.bincount(part, minlength=max(num_classes, 2)) for part in parts])
-    return ClassCounts(table, int(right.sum()), len(targets))
+    return ClassCounts(table, int(np.count_nonzero(right)), len(targets))
 
 
 def accuracy(counts: ClassCounts) -> float:
@@ -84,7 +88,7 @@ def accuracy(counts: ClassCounts) -> float:
 def f1(counts: ClassCounts) -> float:
     """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
     _need_one_class_a_row(counts)
-    return float(counts.f1_of_classes()[1]) if counts.table.shape[1] == 2 else f1_macro(counts)
+    return float(counts.f1_of_classes[1]) if counts.table.shape[1] == 2 else f1_macro(counts)
 
 
 def f1_micro(counts: ClassCounts) -> float:
@@ -95,7 +99,7 @@ def f1_micro(counts: ClassCounts) -> float:
 
 def f1_macro(counts: ClassCounts) -> float:
     """Macro-averaged F1; without sets of classes, over the classes that are predicted or true."""
-    values = counts.f1_of_classes()
+    values = counts.f1_of_classes
     return float(np.mean(values if counts.are_sets else values[counts.table[1:].any(axis=0)]))
 
 

@@ -117,7 +117,7 @@ def _describe(
 
 def value_name(value: np.ndarray | np.generic, labels: Sequence[str] = ()) -> str:
     """How messages name a prediction or target: the class, the set of classes, or the number."""
-    if np.ndim(value):
+    if isinstance(value, np.ndarray):
         names = [labels[index] if labels else str(index) for index in np.flatnonzero(value).tolist()]
         return repr(join_names(names)) if names else "without any label"
     return repr(labels[int(value)]) if labels else f"{value:.4g}"

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Optional
 
 import numpy as np
@@ -90,7 +91,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         targets = model.get_targets(sample, [output])
         targets = targets if self.kind == "sets" else targets.view(-1)
         weights = self._weights(logits[0])
-        loss = torch.stack([self._loss(part, targets, weights) for part in logits]).sum()
+        first, *others = (self._loss(part, targets, weights) for part in logits)
+        loss = sum(others, first)
         sample_size = len(targets) if weights is None or self.kind == "sets" else _number(weights[targets].sum())
         log: dict[str, Any] = {
             "loss": loss.detach(),
@@ -120,7 +122,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
 
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
         """Refuse to measure non-finite outputs: the predicted classes would look like any others."""
-        if not np.isfinite(logits.numpy()).all():
+        if not math.isfinite(float(logits.sum())) and not logits.isfinite().all():  # large outputs may overflow the sum
             split = (sample.get("split") or ("?",))[0]
             name = getattr(self.task, "run_name", "")
             raise UsageError(f"outputs for split {split!r} are not finite: {name}; lower --lr, or leave out --fp16")
@@ -169,8 +171,9 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         else:
             counts = sum(log["counts"].astype(np.int64) for log in measured)
             metrics.log_scalar_sum("_counts", torch.from_numpy(counts))
-        for number, name in enumerate(METRIC_NAMES[first["kind"]]):
-            metrics.log_derived(name, _Metric(name, first, warns=number == 0))
+        logged = _Logged(first)
+        for name in METRIC_NAMES[first["kind"]]:
+            metrics.log_derived(name, partial(logged.metric, name))
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
@@ -188,31 +191,38 @@ def _double(value: Any) -> Any:
     return _number(value.double()) if isinstance(value, Tensor) else value
 
 
-class _Metric:
-    """One metric, in percent, over everything gathered so far.
+class _Logged:
+    """The metrics, in percent, over everything logged so far.
 
     fairseq asks after every batch, but the warning about a collapsed model comes when the split is complete.
 
     Args:
-        name: Of the metric.
         log: The first logging output of a step.
-        warns: Whether this is the metric that warns.
     """
 
-    def __init__(self, name: str, log: dict[str, Any], warns: bool) -> None:
-        self.name, self.warns, self.are_sets = name, warns and log["split"], log["kind"] == "sets"
-        self.split, self.model, self.first = log["split"], log["model"], log["first"]
+    def __init__(self, log: dict[str, Any]) -> None:
+        self.kind, self.split, self.model, self.first = log["kind"], log["split"], log["model"], log["first"]
+        self._counts: tuple[Tensor, ClassCounts] | None = None  # of the last metric, with what they are of
 
-    def __call__(self, meters: Any) -> float:
-        if self.name in CLASS_METRICS:
-            counts = ClassCounts.from_array(meters["_counts"].sum.numpy(), self.are_sets)
-            self._warn(counts.rows, lambda where: constant_classes(counts, self.first, where))
-            return 100.0 * CLASS_METRICS[self.name](counts)
+    def metric(self, name: str, meters: Any) -> float:
+        """One metric of what fairseq's meters hold."""
+        warns = self.split and name == METRIC_NAMES[self.kind][0]
+        if name in CLASS_METRICS:
+            counts = self._class_counts(meters["_counts"].sum)
+            if warns:
+                self._warn(counts.rows, partial(constant_classes, counts, self.first))
+            return 100.0 * CLASS_METRICS[name](counts)
         predictions, targets = (meters[key].tensor.numpy() for key in ("_predictions", "_targets"))
-        self._warn(len(targets), lambda where: constant_values(predictions, targets, self.first, where))
-        return 100.0 * compute_metrics([self.name], predictions, targets, warn=False)[self.name]
+        if warns:
+            self._warn(len(targets), partial(constant_values, predictions, targets, self.first))
+        return 100.0 * compute_metrics([name], predictions, targets, warn=False)[name]
+
+    def _class_counts(self, total: Tensor) -> ClassCounts:
+        if self._counts is None or self._counts[0] is not total:  # a meter makes a new tensor for each sum
+            self._counts = total, ClassCounts.from_array(total.numpy(), self.kind == "sets")
+        return self._counts[1]
 
     def _warn(self, rows: int, messages: Callable[[str], list[str]]) -> None:
-        if self.warns and rows >= self.split[1]:
+        if rows >= self.split[1]:
             for message in messages(", ".join(part for part in (f"split {self.split[0]!r}", self.model) if part)):
                 logger.warning(message)

@@ -86,6 +86,8 @@ def test_validate(tables):
     assert [row[""] for row in rows] == ["stock", "stock criterion", "sot_fairseq"]
     assert len({row["loss"] for row in rows}) == 1
     assert [round(row["accuracy"], 1) for row in rows] == [rows[0]["accuracy"]] * 3
+    assert all(row["lower quartile"] <= row["ratio"] <= row["upper quartile"] for row in rows)
+    assert [rows[1][name] for name in ("lower quartile", "ratio", "upper quartile")] == [1.0] * 3  # to itself
 
 
 def test_predict(tables, encoder, tmp_path):

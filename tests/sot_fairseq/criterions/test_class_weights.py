@@ -42,14 +42,24 @@ def batch_loss(logits, targets, weights, multi_label=False):
     return mean, [part.grad for part in model.logits]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_outputs_that_are_not_finite_are_not_measured(value):
+def validation_log(logits):
+    """What the criterion logs in validation for rows of class 0."""
     task = SimpleNamespace(cfg=SimpleNamespace(multi_label=False), run_name="head gap, seed 3")
     criterion = SentencePredictionMGCrPCriterion(SentencePredictionMGCrPConfig(), task)
-    model = FixedLogits(torch.tensor([[0.0, 1.0], [0.0, value]])).eval()
-    sample = {"net_input": {}, "target": torch.zeros(2, 1, dtype=torch.long), "ntokens": 1, "split": ("valid", 2)}
+    targets = torch.zeros(len(logits), 1, dtype=torch.long)
+    sample = {"net_input": {}, "target": targets, "ntokens": 1, "split": ("valid", len(logits))}
+    return criterion(FixedLogits(logits).eval(), sample)[2]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_outputs_that_are_not_finite_are_not_measured(value):
     with pytest.raises(UsageError, match="outputs for split 'valid' are not finite: head gap, seed 3; lower --lr"):
-        criterion(model, sample)
+        validation_log(torch.tensor([[0.0, 1.0], [0.0, value]]))
+
+
+def test_finite_outputs_are_measured_even_if_their_sum_overflows():
+    log = validation_log(torch.tensor([[3e38, 1.0], [3e38, 3e38], [0.0, 1.0]]))
+    assert log["counts"].tolist() == [2, 0, 2, 1, 3, 0, 2, 3]  # right, predicted and true by class; right, rows
 
 
 @pytest.mark.parametrize("weights", [[0.25, 1.0, 6.0], None])
