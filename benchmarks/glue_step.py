@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,7 +41,7 @@ from benchmarks import DEMO_CORPUS
 from benchmarks.fairseq_runs import OURS, STOCK, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, Row, benchmark_parser
 from benchmarks.stock_trainer import Rows, make_trainer, read_rows
-from benchmarks.timing import clock, in_folder, median_seconds, median_usage
+from benchmarks.timing import Turns, clock, in_folder, median_usage, take_turns
 from sot_hf.batching import PaddingCollator
 from sot_hf.data import TextDataset
 from sot_hf.load_config import load_config
@@ -124,18 +123,17 @@ class HuggingFace:
             **{PLAIN: self._plain_loop, FLOOR: self._plain_loop},
             **{TRAINER: self._trainer, CLS: self._trainer, MGCRP: self._trainer},
         }
-        times: dict[str, list[float]] = {name: [] for name in contenders}
+        turns = Turns({name: [] for name in contenders})
         losses = {}
         for repetition in range(self.args.repetitions):
             for name in sorted(contenders, reverse=repetition % 2 == 1):
                 time, losses[name] = contenders[name](name)
-                times[name].append(time)
-        medians = {name: statistics.median(values) for name, values in times.items()}
+                turns[name].append(time)
         return [
             {
                 "": name,
-                "ms": 1e3 * medians[name],
-                "ratio": medians[name] / medians[PLAIN],
+                "ms": 1e3 * turns.median(name),
+                "ratio": turns.ratio(name, PLAIN),
                 "first loss": losses[name][0],
                 "last loss": losses[name][-1],
             }
@@ -214,13 +212,13 @@ class HuggingFace:
             steps = {name: trainer.evaluate for name, trainer in trainers.items()}
             with contextlib.redirect_stdout(io.StringIO()):
                 losses = {name: trainer.evaluate()["eval_loss"] for name, trainer in trainers.items()}
-                times = median_seconds(steps, self.args.repetitions, self.device)
+                turns = take_turns(steps, self.args.repetitions, self.device)
         return [
             {
                 "": name,
                 "rows": len(self.valid),
-                "seconds": times[name],
-                "ratio": times[name] / times[TRAINER],
+                "seconds": turns.median(name),
+                "ratio": turns.ratio(name, TRAINER),
                 "loss": losses[name],
             }
             for name in trainers
@@ -266,16 +264,16 @@ def fairseq_steps(device: torch.device, args: Any) -> list[Row]:
         for run in runs.values():
             run.train_epoch(1)  # the first step of a process imports modules
         steps = -(-args.rows // args.batch_size)
-        times = median_seconds({name: run.train_epoch for name, run in runs.items()}, args.repetitions, device)
+        turns = take_turns({name: run.train_epoch for name, run in runs.items()}, args.repetitions, device)
     return [
         {
             "": name,
-            "ms": 1e3 * time / steps,
-            "ratio": time / times["stock"],
-            "padding": runs[name].padding(),
+            "ms": 1e3 * turns.median(name) / steps,
+            "ratio": turns.ratio(name, "stock"),
+            "padding": run.padding(),
             "loss before": losses[name],
         }
-        for name, time in times.items()
+        for name, run in runs.items()
     ]
 
 

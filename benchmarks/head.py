@@ -7,8 +7,9 @@ GPU bf16 tokens under bf16 autocast.
   padding out, the formula written out naively, and a linear head. All but the last have the same weights.
 - Floor: the products of the linear layers, on the valid tokens alone; no covariance, no normalisation.
 - Padding: sentences of lengths drawn evenly, the first one full; ``--padding`` says which shares of it are measured.
-- Time: median over the repetitions, more of them for short steps; the contenders take turns in each. With one CPU
-  thread it is the CPU time of that thread, which other work on the machine changes least, else the wall time.
+- Time: median over the repetitions, more of them for short steps; the contenders take turns in each, and a ratio is
+  the median of those of the turns. With one CPU thread it is the CPU time of that thread, which other work on the
+  machine changes least, else the wall time.
 - Extra memory: the peak during a step minus what was allocated before it (parameters and tokens, no gradients). On the
   CPU the allocator's record (``torch.profiler``) is summed up, on a GPU ``torch.cuda.max_memory_allocated`` says.
 - Working memory: the same without the gradients that the step leaves behind, which every head needs alike.
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmarks.allocations import peak_of_cpu_allocations
 from benchmarks.report import Report, benchmark_parser
-from benchmarks.timing import median_seconds, seconds
+from benchmarks.timing import seconds, take_turns
 from sot_core import ClassificationHead, HeadConfig
 from sot_core.math import token_projection
 
@@ -218,18 +219,19 @@ def compare(
     contenders["floor"] = Floor(shape, device, padding)
     repetitions = max(repetitions, min(20 * repetitions, int(1.0 / seconds(contenders["naive"].step, device))))
     steps = {name: contender.step for name, contender in contenders.items()}
-    times = median_seconds(steps, repetitions, device)
+    turns = take_turns(steps, repetitions, device)
     measured = {}
     for name, contender in contenders.items():
         extra = contender.extra_bytes() / MIB
-        measured[name] = (times[name] * 1e3, extra, extra - contender.gradient_bytes() / MIB)
+        measured[name] = (turns.median(name) * 1e3, extra, extra - contender.gradient_bytes() / MIB)
     where = f"{tuple(shape)}, {padding:.0%} padding" if padding else f"{tuple(shape)}"
     rows: list[dict[str, str | float | None]] = []
     for name, numbers in measured.items():
         row: dict[str, str | float | None] = {COLUMNS[0]: where, "mode": "compiled" if compiled else "eager"}
         row["head"] = name
         for column, value, base in zip(COLUMNS[1:], numbers, measured["naive"], strict=True):
-            row |= {column: value, f"{column.split()[0]} ratio": value / base}
+            ratio = turns.ratio(name, "naive") if column == "ms" else value / base
+            row |= {column: value, f"{column.split()[0]} ratio": ratio}
         row["difference"] = None
         if name in logits and not name.startswith("linear"):
             difference = (logits[name] - logits["naive"]).abs().max() / logits["naive"].abs().max()

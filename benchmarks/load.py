@@ -21,7 +21,7 @@ from PIL import Image
 from timm.data import create_dataset, create_loader
 
 from benchmarks.report import Report, Row, benchmark_parser
-from benchmarks.timing import median_seconds
+from benchmarks.timing import take_turns
 from vision.data.dataset import ImageSet
 from vision.data.loaders import create_eval_loader, create_train_loader
 from vision.data.sources import open_source
@@ -88,13 +88,12 @@ def compare(root: Path, training: bool, batch_size: int, repetitions: int, devic
     }
     counts = {"timm": _read(stock_loader), "vision": _read(our_loader), FLOOR: len(files)}
     same = None if training else _same(stock_loader, our_loader)
-    times = median_seconds(steps, repetitions, device)
-    per_image = {name: time / counts[name] for name, time in times.items()}
+    turns = take_turns(steps, repetitions, device)
     return [
         {
             "": name,
-            "ms per image": 1e3 * per_image[name],
-            "ratio": per_image[name] / per_image["timm"],
+            "ms per image": 1e3 * turns.median(name) / counts[name],
+            "ratio": turns.ratio(name, "timm") * counts["timm"] / counts[name],
             "images": counts[name],
             **({} if training else {"same pixels": None if name == FLOOR else same}),
         }

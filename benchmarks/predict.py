@@ -22,7 +22,7 @@ from transformers.utils import logging as hf_logging
 
 from benchmarks.fairseq_runs import quiet
 from benchmarks.report import Report, Row, benchmark_parser
-from benchmarks.timing import median_seconds
+from benchmarks.timing import take_turns
 from benchmarks.untrained import mixed_texts, save_models
 from sot_base.errors import UsageError, run_main
 from sot_fairseq import from_pretrained
@@ -100,12 +100,12 @@ def compare(
 
     steps: dict[str, Callable[[], None]] = {PEER: run_pipeline}
     steps |= {name: lambda name=name: predict(name) for name in predictors}
-    times = median_seconds(steps, repetitions, exact.device)
+    turns = take_turns(steps, repetitions, exact.device)
     return [
         {
             "": name,
-            "rows per second": len(texts) / times[name],
-            "ratio": times[name] / times[PEER],
+            "rows per second": len(texts) / turns.median(name),
+            "ratio": turns.ratio(name, PEER),
             "labels as the pipeline's": sum(a == b for a, b in zip(found[name], found[PEER], strict=True)),
             "accuracy": None if truths is None else 100 * float(np.mean(np.array(found[name]) == np.array(truths))),
         }

@@ -17,7 +17,7 @@ from benchmarks.timing import describe_device
 from sot_base.atomic import atomic_file
 from sot_base.markdown import markdown_table
 
-__all__ = ["Report", "benchmark_parser", "ratios"]
+__all__ = ["Report", "benchmark_parser"]
 
 Cell = str | int | float | None
 Row = Mapping[str, Cell]
@@ -93,11 +93,6 @@ def format_cell(value: Cell) -> str:
     if abs(value) < 1e-3:
         return f"{value:.0e}"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
-
-
-def ratios(values: Mapping[str, float], peer: str) -> dict[str, float]:
-    """Each value relative to the peer's."""
-    return {name: value / values[peer] for name, value in values.items()}
 
 
 def _processor() -> str:

@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Usage", "clock", "describe_device", "in_folder", "median_seconds", "median_usage", "run_process", "seconds"]
+__all__ = [
+    "Turns",
+    "Usage",
+    "clock",
+    "describe_device",
+    "in_folder",
+    "median_usage",
+    "run_process",
+    "seconds",
+    "take_turns",
+]
 
 
 def clock(device: torch.device) -> float:
@@ -31,15 +41,29 @@ def seconds(step: Callable[[], object], device: torch.device) -> float:
     return clock(device) - start
 
 
-def median_seconds(
-    steps: Mapping[str, Callable[[], object]], repetitions: int, device: torch.device
-) -> dict[str, float]:
-    """Median time of each step; the steps alternate, in reversed order every other time."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
+class Turns(dict[str, list[float]]):
+    """Seconds of contenders that took turns: of each as many, in the order of the turns."""
+
+    def median(self, name: str) -> float:
+        """The median time of a contender."""
+        return statistics.median(self[name])
+
+    def ratio(self, name: str, peer: str) -> float:
+        """The median of :meth:`ratios`, which noise that lasts longer than a turn does not move."""
+        return statistics.median(self.ratios(name, peer))
+
+    def ratios(self, name: str, peer: str) -> list[float]:
+        """The time of each turn relative to the peer's beside it, which met the same state of the machine."""
+        return [time / other for time, other in zip(self[name], self[peer], strict=True)]
+
+
+def take_turns(steps: Mapping[str, Callable[[], object]], repetitions: int, device: torch.device) -> Turns:
+    """Time the steps (:func:`seconds`) in turns, in reversed order every other time."""
+    turns = Turns({name: [] for name in steps})
     for i in range(repetitions):
         for name in sorted(steps, reverse=i % 2 == 1):
-            times[name].append(seconds(steps[name], device))
-    return {name: statistics.median(measured) for name, measured in times.items()}
+            turns[name].append(seconds(steps[name], device))
+    return turns
 
 
 def describe_device(device: torch.device) -> str:

@@ -10,15 +10,15 @@ rows of the task's dev file are repeated to each number of ``--rows``. Contender
 All have the same weights. They validate at the same time, 20 batches each in turns of some 40 ms, because whole
 validations one after another differ by more than the criteria do. A turn gets the batches, runs the model and the
 criterion, and logs, as fairseq's loop does: with one CPU thread its CPU time counts, else wall time. *Seconds* is the
-sum of a contender's turns, the median over the repetitions. *Ratio* is the median over all turns, each relative to that
+sum of a contender's turns, the mean of the repetitions. *Ratio* is the median over all turns, each relative to that
 of the stock criterion beside it, on the same batches; the quartiles of these ratios follow.
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -30,7 +30,7 @@ import sot_fairseq  # noqa: F401  registers task and criterion
 from benchmarks import DEMO_CORPUS
 from benchmarks.fairseq_runs import OURS, STOCK, FairseqRun, open_run, preprocess_rows, quiet, train_words
 from benchmarks.report import Report, benchmark_parser
-from benchmarks.timing import seconds
+from benchmarks.timing import Turns, take_turns
 
 CONTENDERS = {"stock": (STOCK, STOCK), "stock criterion": (OURS, STOCK), "sot_fairseq": (OURS, OURS)}
 PEER = "stock criterion"
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.quick:
         args.rows, args.repetitions = [100], 1
-    report = Report(args, f"{args.task}, batch {args.batch_size}, median of {args.repetitions}")
+    report = Report(args, f"{args.task}, batch {args.batch_size}, {args.repetitions} validations each")
     table = []
     for rows in args.rows:
         table += measure(report, args.task, args.data_dir, rows, args.batch_size, args.repetitions)
@@ -67,12 +67,14 @@ def measure(
             runs[name] = open_run(train_words(data, *kinds, 1, 16, batch_size, cpu))
             runs[name].trainer.model.load_state_dict(runs["stock"].trainer.model.state_dict())
         found = {name: run.validate() for name, run in runs.items()}
-        times = [validate_in_turns(runs, report.device) for _ in range(repetitions)]
+        turns = Turns({name: [] for name in runs})
+        for _ in range(repetitions):
+            for name, times in validate_in_turns(runs, report.device).items():
+                turns[name] += times
     table: list[dict[str, str | int | float]] = []
     for name in runs:
-        ratios = [a / b for turns in times for a, b in zip(turns[name], turns[PEER], strict=True)]
-        low, middle, high = map(float, np.quantile(ratios, (0.25, 0.5, 0.75)))
-        total = statistics.median(sum(turns[name]) for turns in times)
+        low, middle, high = map(float, np.quantile(turns.ratios(name, PEER), (0.25, 0.5, 0.75)))
+        total = sum(turns[name]) / repetitions
         table.append(
             {
                 "rows": rows,
@@ -89,24 +91,18 @@ def measure(
     return table
 
 
-def validate_in_turns(runs: Mapping[str, FairseqRun], device: torch.device) -> dict[str, list[float]]:
-    """Validate with all contenders, which have equally many batches; returns the time of each turn.
-
-    They take turns in reversed order every other time.
-    """
+def validate_in_turns(runs: Mapping[str, FairseqRun], device: torch.device) -> Turns:
+    """Validate once with all contenders, which have equally many batches."""
     batches = {name: run.validation() for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(-(-len(batches[PEER]) // TURN)):
-        for name in sorted(runs, reverse=i % 2 == 1):
 
-            def turn(name: str = name) -> None:
-                for batch in islice(batches[name], TURN):
-                    runs[name].trainer.valid_step(batch)
+    def turn(name: str) -> None:
+        metrics.reset()  # fairseq keeps its meters in the process, and those of another criterion do not fit
+        with metrics.aggregate(new_root=True):
+            for batch in islice(batches[name], TURN):
+                runs[name].trainer.valid_step(batch)
 
-            metrics.reset()  # fairseq keeps its meters in the process, and those of another criterion do not fit
-            with metrics.aggregate(new_root=True):
-                times[name].append(seconds(turn, device))
-    return times
+    steps = {name: partial(turn, name) for name in runs}
+    return take_turns(steps, -(-len(batches[PEER]) // TURN), device)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import vision  # noqa: F401  registers the models
 from benchmarks.report import Report, benchmark_parser
-from benchmarks.timing import median_seconds
+from benchmarks.timing import take_turns
 from vision.models.token_embed import TokenEmbed
 
 MIB = 2**20
@@ -61,17 +61,17 @@ def compare(name: str, batch_size: int, repetitions: int, device: torch.device) 
         model.to(device)
     training = {key: partial(train, model, images, labels) for key, model in models.items()}
     evaluation = {key: partial(evaluate, model, images) for key, model in models.items()}
-    measured = {
-        "training step, ms": median_seconds(training, repetitions, device),
-        "evaluation, ms": median_seconds(evaluation, repetitions, device),
-        "kept memory, MiB": {key: kept_bytes(model, images) / MIB for key, model in models.items()},
+    timed = {
+        "training step": take_turns(training, repetitions, device),
+        "evaluation": take_turns(evaluation, repetitions, device),
     }
+    kept = {key: kept_bytes(model, images) / MIB for key, model in models.items()}
     rows: list[dict[str, str | float]] = []
     for key in models:
         row: dict[str, str | float] = {"model": key}
-        for column, values in measured.items():
-            row[column] = values[key] * (1e3 if column.endswith("ms") else 1)
-            row[f"{column.split(',')[0]} ratio"] = values[key] / values[plain_name]
+        for column, turns in timed.items():
+            row |= {f"{column}, ms": 1e3 * turns.median(key), f"{column} ratio": turns.ratio(key, plain_name)}
+        row |= {"kept memory, MiB": kept[key], "kept memory ratio": kept[key] / kept[plain_name]}
         rows.append(row)
     return rows
 
