@@ -6,12 +6,14 @@ Importing the package registers its models with timm: ``timm.create_model("sot_t
 from typing import TYPE_CHECKING, Any
 
 from sot_base.command_help import asked_for_help
+from sot_base.garbage import collect_later
 
 if TYPE_CHECKING:
     from vision.probing.image_classifier import ImageClassifier
 
 if not asked_for_help():
-    from vision.models import TokenEmbed, attach_head, load_checkpoint, load_published_checkpoint
+    with collect_later():
+        from vision.models import TokenEmbed, attach_head, load_checkpoint, load_published_checkpoint
 
 __all__ = ["ImageClassifier", "TokenEmbed", "attach_head", "load_checkpoint", "load_published_checkpoint"]
 

@@ -31,7 +31,15 @@ def test_collector_works_as_before_after_the_block(enabled, command, monkeypatch
     assert (gc.get_freeze_count() > 0) == command
 
 
-@pytest.mark.parametrize("words, keeps", [(["-m", "sot_hf.run_glue"], True), (["-c", "import sot_hf.run_glue"], False)])
+@pytest.mark.parametrize(
+    "words, keeps",
+    [
+        (["-m", "sot_hf.run_glue"], True),
+        (["-c", "import sot_hf.run_glue"], False),
+        ([str(REPOSITORY / "vision" / "validate.py")], True),
+        (["-c", "import vision.validate"], False),
+    ],
+)
 def test_only_commands_keep_what_is_there(words, keeps, tmp_path):
     hook = "import atexit, gc; atexit.register(lambda: print('kept', gc.get_freeze_count(), gc.isenabled()))"
     (tmp_path / "sitecustomize.py").write_text(hook)
