@@ -10,6 +10,7 @@ CPU time, else wall time.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,9 +82,16 @@ def compare(root: Path, training: bool, batch_size: int, repetitions: int, devic
     else:
         our_loader = create_eval_loader(ours, CONFIG, **arguments)
     files = sorted(path for path in root.rglob("*") if path.is_file())
+    epochs = itertools.count(1)
+
+    def read_next_epoch() -> int:
+        if training:
+            our_loader.sampler.set_epoch(next(epochs))  # other draws than the last pass had, as timm's loader has
+        return _read(our_loader)
+
     steps = {
         "timm": lambda: _read(stock_loader),
-        "vision": lambda: _read(our_loader),
+        "vision": read_next_epoch,
         FLOOR: lambda: [Image.open(path).convert("RGB").load() for path in files],
     }
     counts = {"timm": _read(stock_loader), "vision": _read(our_loader), FLOOR: len(files)}

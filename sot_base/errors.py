@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sot_base.allocator import keep_freed_memory
 from sot_base.garbage import keep_imports
 from sot_base.loading_processes import loading_process_message
+from sot_base.quick_exit import exit_quickly
 
 __all__ = ["NO_ROOM", "UsageError", "os_error_message", "run_main", "write_utf8"]
 
@@ -46,7 +47,7 @@ def run_main(main: Callable[[], int | None]) -> None:
     keep_freed_memory()
     keep_imports()
     try:
-        _run(main)
+        status = _run(main)
     except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere
         try:
             message = loading_process_message(error)
@@ -54,37 +55,39 @@ def run_main(main: Callable[[], int | None]) -> None:
             message = loading_process_message(second)
         if message is None:
             raise
-        _fail(message)
+        status = _failed(message)
+    exit_quickly(status)
+    sys.exit(status)
 
 
-def _run(main: Callable[[], int | None]) -> None:
+def _run(main: Callable[[], int | None]) -> int:
     try:
         status = main() or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # what fails here would be a traceback at the end of the interpreter
-        sys.exit(status)
+        return status
     except UsageError as error:
-        _fail(str(error))
+        return _failed(str(error))
     except BrokenPipeError as error:  # the reader of a pipe (``| head``) has gone: not our error
         if loading_process_message(error):
             raise
         _drop_output()
-        sys.exit(1)
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        return 130
     except OSError as error:
         message = os_error_message(error)
         if message is None:
             raise
         if error.filename is None:
             _drop_output()
-        _fail(message)
+        return _failed(message)
 
 
-def _fail(message: str) -> None:
+def _failed(message: str) -> int:
     sys.stderr.write(f"error: {message}\n")
-    sys.exit(2)
+    return 2
 
 
 def write_utf8() -> None:

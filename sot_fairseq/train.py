@@ -16,6 +16,7 @@ from itertools import zip_longest
 
 from fairseq.utils import import_user_module
 
+from sot_base.quick_exit import exit_quickly
 from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
 
 __all__ = ["main"]
@@ -52,3 +53,4 @@ def _user_dir(words: Sequence[str]) -> str | None:
 
 if __name__ == "__main__":
     main()
+    exit_quickly(0)
