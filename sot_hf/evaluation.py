@@ -51,11 +51,22 @@ def run_name(model: SoTForSequenceClassification, seed: int) -> str:
     return f"head {'cls' if head['fusion'] == 'cls' else head['pooling']}, seed {seed}"
 
 
-def evaluate(trainer: HeadTrainer, valid: dict[str, TextDataset]) -> dict[str, float]:
-    """The metrics of all dev sets, by names such as ``eval_accuracy`` and ``eval_mm_accuracy``."""
+def evaluate(
+    trainer: HeadTrainer, valid: dict[str, TextDataset], known: dict[str, float] | None = None
+) -> dict[str, float]:
+    """The metrics of all dev sets, by names such as ``eval_accuracy`` and ``eval_mm_accuracy``.
+
+    Args:
+        trainer: With the model.
+        valid: Rows of each dev set, by the name of its split.
+        known: Metrics of the split ``valid``, if they have been measured with the same weights.
+    """
     results: dict[str, float] = {}
     for name, dataset in valid.items():
-        results |= trainer.evaluate(dataset, metric_key_prefix=EVAL_PREFIX[name])
+        if name == "valid" and known is not None:
+            results |= known
+        else:
+            results |= trainer.evaluate(dataset, metric_key_prefix=EVAL_PREFIX[name])
     return results
 
 

@@ -132,7 +132,7 @@ def _run(options: Options, termination: SaveOnTermination) -> dict[str, float]:
         trainer.add_callback(termination)
         _train(trainer, resume)
         termination.finish()
-    results = evaluate(trainer, valid)
+    results = evaluate(trainer, valid, trainer.last_metrics())
     if results:
         trainer.save_metrics("eval", results)
         if trainer.is_world_process_zero():

@@ -59,6 +59,7 @@ class HeadTrainer(WholeFilesTrainer):
         self._losses = LaterValues()
         self.args.logging_nan_inf_filter = False  # it would wait for the loss of every step, which is checked here
         self._sorted_loaders: dict[int, DataLoader] = {}
+        self._measured: tuple[int, dict[str, float]] | None = None  # the last step with an evaluation, and its metrics
         if self.compute_metrics is not None:
             self.compute_metrics = self._finite_outputs_only(self.compute_metrics)
 
@@ -127,6 +128,19 @@ class HeadTrainer(WholeFilesTrainer):
             None if values is None else rows.in_row_order(values) for values in (output.predictions, output.label_ids)
         ]
         return output._replace(predictions=in_order[0], label_ids=in_order[1])
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        self._measured = self.state.global_step, metrics
+        return metrics
+
+    def last_metrics(self) -> dict[str, float] | None:
+        """What the training measured on `eval_dataset` after its last step; None if it ended with other weights."""
+        step = self.state.global_step
+        best = self.state.best_global_step if self.args.load_best_model_at_end else None
+        if self._measured is None or self._measured[0] != step or best not in (None, step):
+            return None
+        return self._measured[1]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `Trainer.training_step`; a non-finite loss ends the training; its checkpoints are kept.

@@ -12,6 +12,7 @@ from sot_base.errors import UsageError, run_main
 from sot_hf import SoTForSequenceClassification
 from sot_hf.arguments import parse_arguments
 from sot_hf.run_glue import main, run
+from sot_hf.trainer import HeadTrainer
 from sot_text.metrics import compute_metrics
 from tests.sot_hf.conftest import sentence, write_rows
 from tests.sot_hf.models import DECODER, VOCAB, randomize, tiny_model, tokenizer
@@ -96,6 +97,23 @@ def test_other_labels_start_a_new_head(trained, rte, tmp_path, caplog):
     main(words(trained, folder, tmp_path / "out", *own, "--do_train", "--max_steps", "1", "--save_strategy", "no"))
     assert sum("the whole head is re-initialised" in message for message in caplog.messages) == 1
     assert SoTForSequenceClassification.from_pretrained(tmp_path / "out").config.id2label == {0: "no", 1: "yes"}
+
+
+def test_the_weights_of_the_last_step_are_evaluated_once(bert_folder, rte, tmp_path, monkeypatch):
+    counted, loop = [], HeadTrainer.evaluation_loop
+    monkeypatch.setattr(HeadTrainer, "evaluation_loop", lambda self, *a, **k: counted.append(1) or loop(self, *a, **k))
+    evaluations = {}  # by the step of the best model: after one of two epochs, or the other
+    for largest in ("True", "False"):
+        out, again = tmp_path / largest, tmp_path / f"{largest}-again"
+        options = ("--num_train_epochs", "2", "--metric_for_best_model", "eval_loss", "--greater_is_better", largest)
+        main(words(bert_folder, rte, out, "--task_name", "RTE", "--do_train", "--do_eval", *options))
+        evaluations[json.loads((out / "trainer_state.json").read_text())["best_global_step"]] = len(counted)
+        main(words(out, rte, again, "--task_name", "RTE", "--do_eval"))
+        counted.clear()
+        found, expected = (json.loads((folder / "eval_results.json").read_text()) for folder in (out, again))
+        for name in ("eval_loss", "eval_accuracy"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-5)
+    assert evaluations == {6: 3, 12: 2}
 
 
 @pytest.mark.parametrize("epochs, stop", [(2, 6), (1, 3), (2, 9)])
