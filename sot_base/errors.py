@@ -48,6 +48,10 @@ def run_main(main: Callable[[], int | None]) -> None:
     keep_imports()
     try:
         status = _run(main)
+    except SystemExit as end:  # such as that of ``--help``
+        if isinstance(end.code, str):
+            raise
+        status = end.code or 0
     except (OSError, EOFError, RuntimeError) as error:  # the latter may come from torch's handler of SIGCHLD: anywhere
         try:
             message = loading_process_message(error)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
+from sot_base.quick_exit import status_of
+
 __all__ = ["ForkedProcess"]
 
 
@@ -86,7 +88,7 @@ class ForkedProcess:
 def _run_as_program(function: Callable[[], object]) -> int:
     """Call a function, run the exit functions as the interpreter does, and return the exit status."""
     try:
-        status = _status_of(function)
+        status = status_of(function)
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -94,20 +96,3 @@ def _run_as_program(function: Callable[[], object]) -> int:
         sys.__excepthook__(*sys.exc_info())
         return 1
     return status
-
-
-def _status_of(function: Callable[[], object]) -> int:
-    try:
-        try:
-            function()
-        except SystemExit:
-            raise
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # may raise SystemExit for errors with their own exit status
-            return 1
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        sys.stderr.write(f"{end.code}\n")
-        return 1
-    return 0

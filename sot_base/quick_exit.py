@@ -8,10 +8,11 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 from sot_base.started_command import is_command
 
-__all__ = ["exit_quickly"]
+__all__ = ["exit_quickly", "status_of"]
 
 
 def exit_quickly(status: int) -> None:
@@ -38,3 +39,21 @@ def exit_quickly(status: int) -> None:
             ctypes.CDLL(None).fflush(None)  # what libraries wrote by printf, such as oneDNN's log
     finally:  # also of a signal's handler, such as torch's for loading processes, which end now
         os._exit(status)
+
+
+def status_of(function: Callable[[], object]) -> int:
+    """Call a function as the interpreter calls a program, which reports errors by `sys.excepthook`; its exit status."""
+    try:
+        try:
+            function()
+        except SystemExit:
+            raise
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # may raise SystemExit for errors with their own exit status
+            return 1
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    return 0

@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 from fairseq.utils import import_user_module
 
-from sot_base.quick_exit import exit_quickly
+from sot_base.quick_exit import exit_quickly, status_of
 from sot_fairseq.fairseq_patches.usage_errors import prepare_command_line
 
 __all__ = ["main"]
@@ -52,5 +52,6 @@ def _user_dir(words: Sequence[str]) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
-    exit_quickly(0)
+    status = status_of(main)
+    exit_quickly(status)
+    sys.exit(status)

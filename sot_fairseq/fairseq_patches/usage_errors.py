@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from fairseq.distributed import utils as distributed_utils
+from fairseq.options import parse_args_and_arch
 from fairseq.utils import import_user_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
@@ -108,6 +109,8 @@ def find_usage_error(error: BaseException | None) -> UsageError | None:
         return error
     if isinstance(last, InterpolationKeyError) and "'criterion." in str(last):
         return UsageError("this task needs another criterion: --criterion; give sentence_prediction_mgcrp")
+    if isinstance(last, RuntimeError) and not last.args and _raised_in(last) == parse_args_and_arch.__name__:
+        return UsageError("no architecture is named: the command line; give --arch, for instance --arch roberta_base")
     if isinstance(last, FileNotFoundError) and _raised_in(last) == import_user_module.__name__:
         return UsageError(f"no such folder: --user-dir {last}; give the folder of a plug-in")
     if message is None and isinstance(last, OSError):

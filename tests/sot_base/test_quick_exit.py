@@ -51,6 +51,8 @@ def test_threads_exit_functions_and_buffers_come_to_their_end():
     "main, status, message",
     [
         ("lambda: 3", 3, ""),
+        ("lambda: sys.exit(4)", 4, ""),
+        ("lambda: sys.exit()", 0, ""),
         ("lambda: (_ for _ in ()).throw(UsageError('no such file: a; name another'))", 2, "error: no such file: a; "),
         ("lambda: (_ for _ in ()).throw(KeyboardInterrupt())", 130, "interrupted\n"),
     ],

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -44,19 +45,45 @@ def test_the_folder_of_a_plug_in_is_the_last_one_given(words, found):
     assert _user_dir(words) == found
 
 
+def run_command(*words, cwd):
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
 def test_a_folder_that_does_not_exist(tmp_path):
-    words = [sys.executable, "-m", "sot_fairseq.train", "data", "--user-dir", "absent"]
-    done = subprocess.run(
-        words,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("-m", "sot_fairseq.train", "data", "--user-dir", "absent", cwd=tmp_path)
     assert done.returncode == 2
     expected = f"error: no such folder: --user-dir {tmp_path / 'absent'}; give the folder of a plug-in"
     assert done.stderr.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize("module", ["sot_fairseq.train", "fairseq_cli.train"])
+def test_a_command_line_without_an_architecture(module, tmp_path):
+    done = run_command("-m", module, "data", "--user-dir", str(REPOSITORY / "sot_fairseq"), cwd=tmp_path)
+    assert done.returncode == 2
+    expected = "error: no architecture is named: the command line; give --arch, for instance --arch roberta_base"
+    assert done.stderr.splitlines()[-1] == expected
+
+
+@pytest.mark.parametrize(
+    "words, is_torn_down", [(["-m", "sot_fairseq.train", "--help"], False), (["-c", "pass"], True)]
+)
+def test_the_command_ends_without_the_teardown_of_its_libraries(words, is_torn_down, tmp_path):
+    hook = """
+        import builtins, sys
+
+        class Kept:
+            def __del__(self):
+                sys.__stderr__.write("torn down")
+
+        builtins.kept = Kept()
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook))
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert ("--user-dir" in done.stdout) == (not is_torn_down)
+    assert ("torn down" in done.stderr) == is_torn_down
 
 
 @pytest.mark.slow
