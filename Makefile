@@ -51,13 +51,13 @@ typecheck: install
 # Speed and memory beside the peers, without a GPU or data from elsewhere.
 BENCH = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 bench: install
-	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 3
+	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 5
 	$(BENCH).glue_step --threads 1 --rows 512 --repetitions 1
 	$(BENCH).validate --threads 1 --repetitions 1
-	$(BENCH).predict --threads 1 --repetitions 1
+	$(BENCH).predict --threads 1 --repetitions 2
 	$(BENCH).vision_step --threads 1 --repetitions 3
-	$(BENCH).load --threads 1 --repetitions 3
-	$(BENCH).start --threads 1 --repetitions 1
+	$(BENCH).load --threads 1 --repetitions 7
+	$(BENCH).start --threads 1 --repetitions 2
 	$(BENCH).memory --threads 1 --lines 10000
 	$(BENCH).preprocess --threads 1 --sentences 30000 --repetitions 1
 
