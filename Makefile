@@ -52,7 +52,8 @@ typecheck: install
 BENCH = OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 bench: install
 	$(BENCH).head --threads 1 --modes eager --padding 0 0.35 --repetitions 5
-	$(BENCH).glue_step --threads 1 --rows 512 --repetitions 1
+	$(BENCH).glue_step --threads 1 --rows 512 --parts step evaluate fairseq --steps 4 --repetitions 3
+	$(BENCH).glue_step --threads 1 --rows 512 --parts command --repetitions 1
 	$(BENCH).validate --threads 1 --repetitions 1
 	$(BENCH).predict --threads 1 --repetitions 2
 	$(BENCH).vision_step --threads 1 --repetitions 3

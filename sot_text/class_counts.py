@@ -67,17 +67,22 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
         num_classes: K; for class indices, the table has at least 2 classes.
 
     Raises:
-        ValueError: If they are not class indices, as in regression.
+        ValueError: If they are not class indices, as in regression, or outside of 0 to K - 1.
     """
     if predictions.ndim == 2:
         table = np.stack([(predictions & targets).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)])
         return ClassCounts(table, int((predictions == targets).all(axis=1).sum()), len(targets), are_sets=True)
     if predictions.dtype.kind not in "iu" or targets.dtype.kind not in "iu":
         raise ValueError(f"need class indices, got {predictions.dtype} and {targets.dtype}")
-    right = predictions == targets
-    parts = (targets[right], predictions, targets)
-    table = np.array([np.bincount(part, minlength=max(num_classes, 2)) for part in parts])
-    return ClassCounts(table, int(np.count_nonzero(right)), len(targets))
+    size = max(num_classes, 2)
+    hits, predicted, actual = [0] * size, [0] * size, [0] * size  # for a batch, less than calls of numpy take
+    for prediction, target in zip(predictions.tolist(), targets.tolist(), strict=True):
+        if not (0 <= prediction < size and 0 <= target < size):
+            raise ValueError(f"need classes from 0 to {size - 1}, got {prediction} for {target}")
+        predicted[prediction] += 1
+        actual[target] += 1
+        hits[target] += prediction == target
+    return ClassCounts(np.array([hits, predicted, actual]), sum(hits), len(targets))
 
 
 def accuracy(counts: ClassCounts) -> float:

@@ -61,6 +61,9 @@ def test_batches_add_up(seed):
 def test_what_is_no_class():
     with pytest.raises(ValueError, match="need class indices, got float64"):
         count_classes(np.array([0.5]), np.array([1]), 2)
+    for predicted, true in ((2, 0), (0, 2), (-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match=f"from 0 to 1, got {predicted} for {true}"):
+            count_classes(np.array([0, predicted]), np.array([0, true]), 2)
     counts = count_classes(np.ones((2, 2), dtype=bool), np.ones((2, 2), dtype=bool), 2)
     with pytest.raises(ValueError, match="one class a row"):
         CLASS_METRICS["mcc"](counts)
