@@ -58,7 +58,7 @@ bench: install
 	$(BENCH).predict --threads 1 --repetitions 2
 	$(BENCH).vision_step --threads 1 --repetitions 3
 	$(BENCH).load --threads 1 --repetitions 7
-	$(BENCH).start --threads 1 --repetitions 2
+	$(BENCH).start --threads 1 --repetitions 1
 	$(BENCH).memory --threads 1 --lines 10000
 	$(BENCH).preprocess --threads 1 --sentences 30000 --repetitions 1
 

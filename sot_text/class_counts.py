@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from statistics import fmean
 
 import numpy as np
 
@@ -16,62 +19,65 @@ class ClassCounts:
     """How often each class is predicted, true, and both.
 
     Attributes:
-        table: (3, K) int64: for each class, true positives, predicted positives and actual positives.
+        hits: For each of K classes, the rows where it is predicted and true.
+        predicted: The rows where it is predicted.
+        actual: The rows where it is true.
         correct: Rows whose prediction is right; for sets of classes, exact matches.
         rows: Number of rows.
         are_sets: Whether the targets are sets of classes (multi-label).
     """
 
-    table: np.ndarray
+    hits: Sequence[int]
+    predicted: Sequence[int]
+    actual: Sequence[int]
     correct: int
     rows: int
     are_sets: bool = False
 
-    def to_array(self) -> np.ndarray:
-        """All counts as one vector (3K + 2,), int64, for sums and checkpoints."""
-        array = np.empty(self.table.size + 2, dtype=np.int64)
-        array[:-2], array[-2], array[-1] = self.table.ravel(), self.correct, self.rows
-        return array
-
     @classmethod
-    def from_array(cls, array: np.ndarray, are_sets: bool) -> ClassCounts:
-        """The inverse of :meth:`to_array`."""
-        return cls(array[:-2].reshape(3, -1), int(array[-2]), int(array[-1]), are_sets)
+    def from_numbers(cls, numbers: Sequence[int], are_sets: bool) -> ClassCounts:
+        """From 3K + 2 numbers: what :func:`count_classes` gives, or the sums of several."""
+        classes = len(numbers) // 3
+        hits, predicted, actual = (numbers[start : start + classes] for start in range(0, 3 * classes, classes))
+        return cls(hits, predicted, actual, numbers[-2], numbers[-1], are_sets)
 
     @property
     def constant_predictions(self) -> bool:
         """Whether all rows have the same prediction."""
-        return self._constant(self.table[1])
+        return self._constant(self.predicted)
 
     @property
     def constant_targets(self) -> bool:
         """Whether all rows have the same target."""
-        return self._constant(self.table[2])
+        return self._constant(self.actual)
 
-    def _constant(self, counts: np.ndarray) -> bool:
-        return bool(((counts == 0) | (counts == self.rows)).all())
+    def _constant(self, counts: Sequence[int]) -> bool:
+        return all(count in (0, self.rows) for count in counts)
 
     @cached_property
-    def f1_of_classes(self) -> np.ndarray:
-        """(K,) F1 of each class; 0 for a class that is neither predicted nor true."""
-        values: np.ndarray = 2.0 * self.table[0] / np.maximum(self.table[1] + self.table[2], 1)
-        return values
+    def f1_of_classes(self) -> list[float]:
+        """F1 of each class; 0 for a class that is neither predicted nor true."""
+        counts = zip(self.hits, self.predicted, self.actual, strict=True)
+        return [2.0 * hits / max(predicted + actual, 1) for hits, predicted, actual in counts]
 
 
-def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> ClassCounts:
-    """Count the classes of a batch or a whole data set.
+def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int) -> list[int]:
+    """Count the classes of a batch or a whole data set; counts of batches add up (:meth:`ClassCounts.from_numbers`).
 
     Args:
         predictions: Class indices (rows,), or sets of classes (rows, K), bool.
         targets: The truth, of the same shape.
-        num_classes: K; for class indices, the table has at least 2 classes.
+        num_classes: K; for class indices, at least 2 are counted.
+
+    Returns:
+        The numbers of a :class:`ClassCounts`: hits, predicted and actual rows of each class, correct rows, all rows.
 
     Raises:
         ValueError: If they are not class indices, as in regression, or outside of 0 to K - 1.
     """
     if predictions.ndim == 2:
-        table = np.stack([(predictions & targets).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)])
-        return ClassCounts(table, int((predictions == targets).all(axis=1).sum()), len(targets), are_sets=True)
+        sums = [part.sum(axis=0).tolist() for part in (predictions & targets, predictions, targets)]
+        return [*chain(*sums), int((predictions == targets).all(axis=1).sum()), len(targets)]
     if predictions.dtype.kind not in "iu" or targets.dtype.kind not in "iu":
         raise ValueError(f"need class indices, got {predictions.dtype} and {targets.dtype}")
     size = max(num_classes, 2)
@@ -82,7 +88,7 @@ def count_classes(predictions: np.ndarray, targets: np.ndarray, num_classes: int
         predicted[prediction] += 1
         actual[target] += 1
         hits[target] += prediction == target
-    return ClassCounts(np.array([hits, predicted, actual]), sum(hits), len(targets))
+    return [*hits, *predicted, *actual, sum(hits), len(targets)]
 
 
 def accuracy(counts: ClassCounts) -> float:
@@ -93,19 +99,18 @@ def accuracy(counts: ClassCounts) -> float:
 def f1(counts: ClassCounts) -> float:
     """F1 of class 1 (the second label of the task); the mean over classes (macro) if there are more than two."""
     _need_one_class_a_row(counts)
-    return float(counts.f1_of_classes[1]) if counts.table.shape[1] == 2 else f1_macro(counts)
+    return counts.f1_of_classes[1] if len(counts.hits) == 2 else f1_macro(counts)
 
 
 def f1_micro(counts: ClassCounts) -> float:
     """Micro-averaged F1, over all pairs of row and class."""
-    hits, predicted, true = counts.table.sum(axis=1)
-    return float(2.0 * hits / max(predicted + true, 1))
+    return 2.0 * sum(counts.hits) / max(sum(counts.predicted) + sum(counts.actual), 1)
 
 
 def f1_macro(counts: ClassCounts) -> float:
     """Macro-averaged F1; without sets of classes, over the classes that are predicted or true."""
-    values = counts.f1_of_classes
-    return float(np.mean(values if counts.are_sets else values[counts.table[1:].any(axis=0)]))
+    occurring = zip(counts.f1_of_classes, counts.predicted, counts.actual, strict=True)
+    return fmean(value for value, *rows in occurring if counts.are_sets or any(rows))
 
 
 def mcc(counts: ClassCounts) -> float:
@@ -114,10 +119,13 @@ def mcc(counts: ClassCounts) -> float:
     The generalisation to K classes of Gorodkin (Comput. Biol. Chem. 28, 2004).
     """
     _need_one_class_a_row(counts)
-    predicted, true = counts.table[1:].astype(np.float64)
-    rows = float(counts.rows)
-    spread = (rows**2 - predicted @ predicted) * (rows**2 - true @ true)
-    return float((counts.correct * rows - predicted @ true) / np.sqrt(spread)) if spread else 0.0
+    predicted, actual, rows = counts.predicted, counts.actual, counts.rows
+    spread = (rows**2 - _dot(predicted, predicted)) * (rows**2 - _dot(actual, actual))
+    return (counts.correct * rows - _dot(predicted, actual)) / math.sqrt(spread) if spread else 0.0
+
+
+def _dot(a: Sequence[int], b: Sequence[int]) -> int:
+    return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 def acc_and_f1(counts: ClassCounts) -> float:

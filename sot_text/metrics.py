@@ -185,7 +185,7 @@ def compute_metrics(
     if num_classes is None:
         num_classes = int(max(predictions.max(), targets.max())) + 1
     if set(names) & CLASS_METRICS.keys():
-        counts = count_classes(predictions, targets, num_classes)
+        counts = ClassCounts.from_numbers(count_classes(predictions, targets, num_classes), are_sets)
     return {
         name: CORRELATIONS[name](predictions, targets) if name in CORRELATIONS else CLASS_METRICS[name](counts)
         for name in names

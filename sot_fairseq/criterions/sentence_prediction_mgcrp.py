@@ -91,8 +91,9 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
         targets = model.get_targets(sample, [output])
         targets = targets if self.kind == "sets" else targets.view(-1)
         weights = self._weights(logits[0])
-        first, *others = (self._loss(part, targets, weights) for part in logits)
-        loss = sum(others, first)
+        loss = self._loss(logits[0], targets, weights)
+        for part in logits[1:]:
+            loss = loss + self._loss(part, targets, weights)
         sample_size = len(targets) if weights is None or self.kind == "sets" else _number(weights[targets].sum())
         log: dict[str, Any] = {
             "loss": loss.detach(),
@@ -118,7 +119,7 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             return log | {"predictions": predictions, "targets": targets.astype(np.float64)}
         if self.kind == "sets":
             targets = targets.astype(bool)
-        return log | {"counts": count_classes(predictions, targets, num_classes).to_array().astype(np.int32)}
+        return log | {"counts": count_classes(predictions, targets, num_classes)}
 
     def _check_outputs(self, logits: Tensor, sample: dict[str, Any]) -> None:
         """Refuse to measure non-finite outputs: the predicted classes would look like any others."""
@@ -169,8 +170,8 @@ class SentencePredictionMGCrPCriterion(FairseqCriterion):
             for key in ("predictions", "targets"):
                 metrics.log_concat_tensor(f"_{key}", torch.cat([torch.from_numpy(log[key]) for log in measured]))
         else:
-            counts = sum(log["counts"].astype(np.int64) for log in measured)
-            metrics.log_scalar_sum("_counts", torch.from_numpy(counts))
+            counts = [sum(numbers) for numbers in zip(*(log["counts"] for log in measured), strict=True)]
+            metrics.log_scalar_sum("_counts", torch.tensor(counts))
         logged = _Logged(first)
         for name in METRIC_NAMES[first["kind"]]:
             metrics.log_derived(name, partial(logged.metric, name))
@@ -219,7 +220,7 @@ class _Logged:
 
     def _class_counts(self, total: Tensor) -> ClassCounts:
         if self._counts is None or self._counts[0] is not total:  # a meter makes a new tensor for each sum
-            self._counts = total, ClassCounts.from_array(total.numpy(), self.kind == "sets")
+            self._counts = total, ClassCounts.from_numbers(total.tolist(), self.kind == "sets")
         return self._counts[1]
 
     def _warn(self, rows: int, messages: Callable[[str], list[str]]) -> None:

@@ -59,7 +59,7 @@ def test_outputs_that_are_not_finite_are_not_measured(value):
 
 def test_finite_outputs_are_measured_even_if_their_sum_overflows():
     log = validation_log(torch.tensor([[3e38, 1.0], [3e38, 3e38], [0.0, 1.0]]))
-    assert log["counts"].tolist() == [2, 0, 2, 1, 3, 0, 2, 3]  # right, predicted and true by class; right, rows
+    assert log["counts"] == [2, 0, 2, 1, 3, 0, 2, 3]  # right, predicted and true by class; right, rows
 
 
 @pytest.mark.parametrize("weights", [[0.25, 1.0, 6.0], None])
