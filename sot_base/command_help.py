@@ -33,5 +33,6 @@ def show_help(parser: Callable[[], argparse.ArgumentParser]) -> None:
     if asked_for_help():
         write_utf8()
         parser().print_help()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         sys.exit(0)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -18,17 +19,19 @@ __all__ = ["exit_quickly", "status_of"]
 def exit_quickly(status: int) -> None:
     """End this process if it is a command and has not used a GPU, whose profilers write at the end; else return.
 
-    What Python does at its end happens here, too: threads are waited for, the functions registered with `atexit` run,
-    and the streams are flushed. Then the system takes back everything at once, where Python would delete modules and
-    the libraries their tables, page by page.
+    It also returns under ``python -i``. What Python does at its end happens here, too: threads are waited for, the
+    functions registered with `atexit` run, and the streams are flushed. Then the system takes back everything at once,
+    where Python would delete modules and the libraries their tables, page by page.
 
     Args:
         status: The exit status.
     """
     cuda = sys.modules.get("torch.cuda")
-    if not is_command() or (cuda is not None and cuda.is_initialized()):
+    if not is_command() or sys.flags.inspect or (cuda is not None and cuda.is_initialized()):
         return
     try:
+        with contextlib.suppress(ValueError, AttributeError):  # not in a thread, not on Windows
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler reports loading processes, which end now
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -37,7 +40,7 @@ def exit_quickly(status: int) -> None:
                     stream.flush()
         with contextlib.suppress(OSError, AttributeError, TypeError):  # not on Windows
             ctypes.CDLL(None).fflush(None)  # what libraries wrote by printf, such as oneDNN's log
-    finally:  # also of a signal's handler, such as torch's for loading processes, which end now
+    finally:
         os._exit(status)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,12 +136,16 @@ class HeadTrainer(WholeFilesTrainer):
         return metrics
 
     def last_metrics(self) -> dict[str, float] | None:
-        """What the training measured on `eval_dataset` after its last step; None if it ended with other weights."""
-        step = self.state.global_step
-        best = self.state.best_global_step if self.args.load_best_model_at_end else None
-        if self._measured is None or self._measured[0] != step or best not in (None, step):
+        """What the training measured on `eval_dataset` after its last step.
+
+        None if it ended with the weights of another step, or if only evaluations outside of it are in half precision.
+        """
+        args, step = self.args, self.state.global_step
+        loaded = self.state.best_model_checkpoint if args.load_best_model_at_end else None
+        is_last = loaded is None or Path(loaded).name == f"checkpoint-{step}"
+        if self._measured is None or self._measured[0] != step or not is_last:
             return None
-        return self._measured[1]
+        return None if args.bf16_full_eval or args.fp16_full_eval else self._measured[1]
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """As `Trainer.training_step`; a non-finite loss ends the training; its checkpoints are kept.

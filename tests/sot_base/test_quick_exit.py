@@ -64,24 +64,27 @@ def test_the_status_is_that_of_the_command(main, status, message):
     assert WHOLE not in error
 
 
-def test_a_signal_on_the_way_out_does_not_change_the_status():
-    found = run("""
+@pytest.mark.parametrize("name, is_told", [("SIGUSR1", True), ("SIGCHLD", False)])  # the latter of loading processes
+def test_a_signal_on_the_way_out_does_not_change_the_status(name, is_told):
+    status, output, error = run(f"""
         import os, signal
 
         def fail(number, frame):
             raise RuntimeError("a loading process has ended")
 
-        signal.signal(signal.SIGUSR1, fail)
-        atexit.register(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+        signal.signal(signal.{name}, fail)
+        atexit.register(lambda: os.kill(os.getpid(), signal.{name}))
         run_main(lambda: 3)
     """)
-    assert found[:2] == (3, "")
+    assert (status, output) == (3, "")
+    assert ("a loading process has ended" in error) == is_told
 
 
 @pytest.mark.parametrize(
     "change",
     [
         "quick_exit.is_command = lambda: False",  # the process is the user's
+        "quick_exit.sys = SimpleNamespace(modules={}, flags=SimpleNamespace(inspect=1))",  # python -i
         "sys.modules['torch.cuda'] = SimpleNamespace(is_initialized=lambda: True)",
     ],
 )

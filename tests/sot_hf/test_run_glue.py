@@ -99,21 +99,54 @@ def test_other_labels_start_a_new_head(trained, rte, tmp_path, caplog):
     assert SoTForSequenceClassification.from_pretrained(tmp_path / "out").config.id2label == {0: "no", 1: "yes"}
 
 
-def test_the_weights_of_the_last_step_are_evaluated_once(bert_folder, rte, tmp_path, monkeypatch):
+@pytest.fixture
+def evaluations(monkeypatch):
     counted, loop = [], HeadTrainer.evaluation_loop
     monkeypatch.setattr(HeadTrainer, "evaluation_loop", lambda self, *a, **k: counted.append(1) or loop(self, *a, **k))
-    evaluations = {}  # by the step of the best model: after one of two epochs, or the other
+    return counted
+
+
+def check_results(folder, rte, *options):
+    """The results of a run are those of its saved model."""
+    again = folder.with_name(f"{folder.name}-again")
+    main(words(folder, rte, again, "--task_name", "RTE", "--do_eval", *options))
+    found, expected = (json.loads((path / "eval_results.json").read_text()) for path in (folder, again))
+    for name in ("eval_loss", "eval_accuracy"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_the_weights_of_the_last_step_are_evaluated_once(bert_folder, rte, tmp_path, evaluations):
+    counts = {}  # by the step of the best model: after one of two epochs, or the other
     for largest in ("True", "False"):
-        out, again = tmp_path / largest, tmp_path / f"{largest}-again"
         options = ("--num_train_epochs", "2", "--metric_for_best_model", "eval_loss", "--greater_is_better", largest)
-        main(words(bert_folder, rte, out, "--task_name", "RTE", "--do_train", "--do_eval", *options))
-        evaluations[json.loads((out / "trainer_state.json").read_text())["best_global_step"]] = len(counted)
-        main(words(out, rte, again, "--task_name", "RTE", "--do_eval"))
-        counted.clear()
-        found, expected = (json.loads((folder / "eval_results.json").read_text()) for folder in (out, again))
-        for name in ("eval_loss", "eval_accuracy"):
-            assert found[name] == pytest.approx(expected[name], rel=1e-5)
-    assert evaluations == {6: 3, 12: 2}
+        main(words(bert_folder, rte, tmp_path / largest, "--task_name", "RTE", "--do_train", "--do_eval", *options))
+        best = json.loads((tmp_path / largest / "trainer_state.json").read_text())["best_global_step"]
+        counts[best] = len(evaluations)
+        check_results(tmp_path / largest, rte)
+        evaluations.clear()
+    assert counts == {6: 3, 12: 2}
+
+
+@pytest.mark.parametrize(
+    "options, evaluation",
+    [
+        (  # the last evaluation is better, by less than the threshold: it stops the training, and is not saved
+            "--num_train_epochs 5 --eval_strategy steps --eval_steps 3 --eval_delay 5 --save_steps 6 "
+            "--metric_for_best_model eval_loss --greater_is_better {} --early_stopping_patience 1 "
+            "--early_stopping_threshold 10",
+            "",
+        ),
+        ("--num_train_epochs 2 --load_best_model_at_end False", "--bf16_full_eval"),
+    ],
+)
+@pytest.mark.parametrize("largest", [True, False])
+def test_other_weights_or_precisions_are_evaluated(
+    options, evaluation, largest, bert_folder, rte, tmp_path, evaluations
+):
+    command = ("--task_name", "RTE", "--do_train", "--do_eval", *options.format(largest).split(), *evaluation.split())
+    main(words(bert_folder, rte, tmp_path / "out", *command))
+    assert len(evaluations) == 3
+    check_results(tmp_path / "out", rte, *evaluation.split())
 
 
 @pytest.mark.parametrize("epochs, stop", [(2, 6), (1, 3), (2, 9)])
