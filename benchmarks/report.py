@@ -32,7 +32,8 @@ def benchmark_parser(description: str, repetitions: int, quick: str) -> argparse
         quick: What ``--quick`` measures.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    parser.add_argument("--device", choices=devices, default=devices[-1], help="default: %(default)s")
     parser.add_argument("--threads", type=int, help="CPU threads; default: torch's choice")
     parser.add_argument("--repetitions", type=int, default=repetitions, help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables as JSON")

@@ -11,6 +11,7 @@ from sot_text.glue import GLUE_TASKS
 
 __all__ = [
     "convert_parser",
+    "encoders_parser",
     "evaluate_parser",
     "predict_parser",
     "preprocess_parser",
@@ -101,6 +102,15 @@ def convert_parser(description: str) -> argparse.ArgumentParser:
     casing.add_argument("--cased", action="store_false", dest="lower_case", default=None, help="keep upper case")
     casing.add_argument("--uncased", action="store_true", dest="lower_case", default=None, help="lower-case all text")
     parser.add_argument("--arch", choices=ARCHS, help="the architecture to name in the checkpoint")
+    return parser
+
+
+def encoders_parser(description: str) -> argparse.ArgumentParser:
+    """The parser of ``python -m sot_fairseq.encoders``."""
+    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.encoders", description=_first_line(description))
+    parser.add_argument("encoder", help="a name, a path, or scratch:<layers>x<dim>")
+    parser.add_argument("--output-dir", help="where conversions go (default: <cache>/converted)")
+    parser.add_argument("--format", choices=("json", "lines"), default="json", help="lines: field<TAB>value")
     return parser
 
 

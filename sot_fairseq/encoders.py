@@ -15,7 +15,6 @@ gives ``field<TAB>value``, a line for each element of a list, and no line for an
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -23,6 +22,12 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+
+from sot_base.command_help import show_help
+from sot_fairseq.command_options import encoders_parser
+
+if __name__ == "__main__":  # before the imports that take seconds
+    show_help(lambda: encoders_parser(__doc__))
 
 from sot_base.errors import UsageError, run_main
 from sot_fairseq.convert import convert, find_weights
@@ -188,11 +193,7 @@ def _key(weights: Path, arch: str | None) -> str:
 
 def main() -> None:
     """Find an encoder from the command line and print its fields."""
-    parser = argparse.ArgumentParser(prog="python -m sot_fairseq.encoders", description=__doc__.split("\n")[0])
-    parser.add_argument("encoder", help="a name, a path, or scratch:<layers>x<dim>")
-    parser.add_argument("--output-dir", help="where conversions go (default: <cache>/converted)")
-    parser.add_argument("--format", choices=("json", "lines"), default="json", help="lines: field<TAB>value")
-    args = parser.parse_args()
+    args = encoders_parser(__doc__).parse_args()
     found = find(args.encoder, args.output_dir)
     print(json.dumps(found.as_dict(), indent=2) if args.format == "json" else "\n".join(found.as_lines()))  # noqa: T201
 
