@@ -11,9 +11,11 @@ import multiprocessing.util
 import os
 import re
 import signal
+import sys
 import threading
 import traceback
 from multiprocessing.context import ForkContext, ForkProcess
+from types import TracebackType
 
 __all__ = [
     "LoadingContext",
@@ -50,6 +52,7 @@ def obey_the_trainer_alone(worker: int) -> None:
         worker: The process's number, not used.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    _report_no_lost_connection()
     threading.Thread(target=_wait_for_the_trainer, daemon=True).start()
 
 
@@ -57,6 +60,20 @@ def _wait_for_the_trainer() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(128 + signal.SIGTERM)
+
+
+def _report_no_lost_connection() -> None:
+    """Print no traceback where the trainer, interrupted while it fetches a batch, closes the connection.
+
+    Errors of the thread of `multiprocessing` that sends file descriptors go to `sys.excepthook`.
+    """
+    report = sys.excepthook
+
+    def report_others(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        if not isinstance(error, (ConnectionError, EOFError)):
+            report(kind, error, where)
+
+    sys.excepthook = report_others
 
 
 def loading_process_message(error: BaseException) -> str | None:
@@ -92,6 +109,7 @@ def leave_signals_to_the_parent() -> None:
     For loaders that take no ``worker_init_fn``; the others use :func:`obey_the_trainer_alone`. The parent must call
     :func:`end_loading_processes_at_exit`, since Python ends such processes by SIGTERM.
     """
+    _report_no_lost_connection()
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

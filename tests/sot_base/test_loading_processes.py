@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
@@ -43,6 +44,26 @@ def test_they_outlive_signals_from_outside():
         os.waitpid(stranger, 0)
     for _ in range(50):
         assert set(next(rows).tolist()) == {worker}
+
+
+@pytest.mark.parametrize("function", ["obey_the_trainer_alone(0)", "leave_signals_to_the_parent()"])
+def test_a_trainer_that_has_gone_is_no_traceback(function):
+    code = f"""
+        import os, sys, threading
+        from multiprocessing import Pipe, resource_sharer
+        from multiprocessing.connection import Client
+        from sot_base.loading_processes import leave_signals_to_the_parent, obey_the_trainer_alone
+
+        {function}
+        address, key = resource_sharer.DupFd(1)._id
+        Client(address).close()  # without the handshake
+        resource_sharer.DupFd(1).detach()  # is answered after the former
+        sys.excepthook(ValueError, ValueError("another error"), None)
+        sys.stderr.flush()
+        os._exit(0)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.stderr == "ValueError: another error\n"
 
 
 class Failing(ProcessIds):
