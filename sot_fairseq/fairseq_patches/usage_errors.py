@@ -19,6 +19,7 @@ from fairseq.utils import import_user_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
 from omegaconf.errors import InterpolationKeyError
+from torch import distributed as dist
 from torch.multiprocessing import ProcessExitedException
 
 from sot_base.allocator import keep_freed_memory
@@ -61,6 +62,8 @@ def _prepare_start() -> None:
             cfg.checkpoint.write_checkpoints_asynchronously = False
         with signals_for_children():
             stock(cfg, main, **kwargs)
+        if dist.is_available() and dist.is_initialized():  # this process is one of several: fairseq has waited for all
+            dist.destroy_process_group()  # its threads may abort a process that exits before
 
     call_main.passes_signals_on = True  # type: ignore[attr-defined]
     distributed_utils.call_main = call_main

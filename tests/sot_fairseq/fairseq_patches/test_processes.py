@@ -70,6 +70,15 @@ def test_two_processes_measure_the_whole_dev_set_and_resume(data, tmp_path):
     assert [float(value) for value in logged] == pytest.approx([expected["accuracy"], expected["f1"]], rel=1e-5)
 
 
+def test_communication_has_ended_when_a_process_exits(data, tmp_path, monkeypatch):
+    hook = (
+        "import atexit, sys; atexit.register(lambda: print('open:', sys.modules['torch'].distributed.is_initialized()))"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    assert "open: False" in run_two(data, tmp_path / "run", *BEST, "--max-update", "1")
+
+
 def test_two_processes_train_the_model_of_one_with_twice_the_update_frequency(data, tmp_path):
     words = (*BEST, "--dropout", "0", "--attention-dropout", "0", "--max-epoch", "2", "--clip-norm", "1")
     words += ("--head-lr-scale", "3", "--layer-decay", "0.9")
